@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 from deepinfer.matrix.index import SCHEMA, source_names
-from deepinfer.matrix.load import Document, Tree
-from deepinfer.matrix.schema import SOURCE_KINDS
+from deepinfer.matrix.load import Tree
 from deepinfer.matrix.specifier import compile_spec
+from deepinfer.matrix.validate import Document
+from deepinfer.matrix.vocabulary import SOURCE_KINDS
 
 
 def index_text(tree: Tree) -> str:

@@ -11,6 +11,10 @@ import os
 
 from deepinfer.errors import DeepInferError
 
+TYPE_CHECKING = False  # as typing has it, without the import
+if TYPE_CHECKING:
+    from typing import Any
+
 SCHEMA = 1
 HERE = os.path.dirname(os.path.realpath(__file__))
 _RENDER = "python -m deepinfer.matrix render"
@@ -35,12 +39,12 @@ class IndexStale(DeepInferError):
     code = "DI103"
 
 
-def load_index(path: str | None = None, check: bool = True) -> dict:
+def load_index(path: str | None = None, check: bool = True) -> dict[str, Any]:
     """The matrix from ``path`` (default: beside this file); in a checkout, only if it is up to date (``check``)."""
     path = os.path.join(HERE, "index.json") if path is None else os.fspath(path)
     try:
         with open(path, "rb") as stream:
-            index = json.loads(stream.read().decode("utf-8"))
+            index: dict[str, Any] = json.loads(stream.read().decode("utf-8"))
     except OSError as error:
         raise IndexUnreadable("cannot read %s: %s" % (path, error.strerror or error), fix=_REINSTALL) from None
     except (ValueError, RecursionError) as error:
@@ -51,7 +55,7 @@ def load_index(path: str | None = None, check: bool = True) -> dict:
     return index
 
 
-def allows(spec: dict, version: tuple) -> bool:
+def allows(spec: dict[str, Any], version: tuple[int, ...]) -> bool:
     """Whether the release numbers ``version`` meet every bound of ``spec``; missing numbers count as zero."""
     for operator, bound in spec["bounds"]:
         # A prefix bound ignores what comes after it; every other one compares at full length.
@@ -71,7 +75,7 @@ def allows(spec: dict, version: tuple) -> bool:
     return True
 
 
-def _check_form(index: object, path: str) -> None:
+def _check_form(index: Any, path: str) -> None:
     if not isinstance(index, dict) or not isinstance(index.get("schema"), int):
         raise IndexUnreadable("%s is not a compiled matrix: it has no schema number" % path, fix=_REINSTALL)
     schema = index["schema"]
@@ -86,14 +90,16 @@ def _check_form(index: object, path: str) -> None:
             raise IndexUnreadable("%s is not a compiled matrix: %r is missing or odd" % (path, name), fix=_REINSTALL)
 
 
-def _check_fresh(index: dict, root: str, path: str) -> None:
+def _check_fresh(index: dict[str, Any], root: str, path: str) -> None:
     # A wheel ships no TOML, so there is nothing to be older than.
     if not (os.path.isdir(os.path.join(root, "matrix", "entries")) and os.path.isdir(os.path.join(root, "rfcs"))):
         return
-    digest = _sha256()
     for name in source_names(root):
-        with open(os.path.join(root, *name.split("/")), "rb") as stream:
-            found = digest(stream.read()).hexdigest()
+        try:
+            with open(os.path.join(root, *name.split("/")), "rb") as stream:
+                found = _sha256(stream.read())
+        except OSError as error:
+            raise IndexStale("cannot read %s: %s" % (name, error.strerror), fix=_RENDER) from None
         listed = index["sources"].get(name)
         if listed != found:
             what = "was added" if listed is None else "changed"
@@ -114,13 +120,13 @@ def source_names(root: str) -> list[str]:
     return sorted(names)
 
 
-def _sha256():  # noqa: ANN202  (three modules, one function; naming its type would import typing)
+def _sha256(data: bytes) -> str:
     # hashlib loads OpenSSL, which costs more than the rest of the probe; the small C module does the same.
     try:
-        from _sha2 import sha256
+        from _sha2 import sha256  # type: ignore[import-not-found]
     except ImportError:
         try:
-            from _sha256 import sha256
+            from _sha256 import sha256  # type: ignore[import-not-found]
         except ImportError:
             from hashlib import sha256
-    return sha256
+    return str(sha256(data).hexdigest())

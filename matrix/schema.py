@@ -1,42 +1,22 @@
-"""What every file of the matrix may hold, as data: the loader validates by it and docs/matrix.md is rendered from it."""
+"""What each file of the matrix may hold, as data: the loader validates by it, docs/matrix.md is rendered from it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from deepinfer.matrix.vocabulary import (
+    ACCELERATED,
+    BLOCKER_KINDS,
+    BUILT,
+    PROPOSED,
+    REFUSED,
+    SOURCE_KINDS,
+    STATUSES,
+    VENDORS,
+)
+
 ALWAYS: tuple[str, ...] = ("*",)
 NEVER: tuple[str, ...] = ()
-
-STATUSES: dict[str, str] = {
-    "draft": "proposed by an RFC; nothing is promised and nothing is built",
-    "accepted": "the RFC's design is agreed; bring-up goes on, nothing is built by pip",
-    "supported": "a failure there blocks a release; `pip install` builds it",
-    "deprecated": "built with a warning, until the date in `removal`",
-    "removed": "no longer built; `removal.last_good` is the last version that was",
-    "rejected": "the RFC was turned down, for the given reason",
-    "withdrawn": "the RFC's authors took it back, for the given reason",
-    "unsupported": "a known neighbor that no RFC proposes, with the reason why it is not built",
-    "reference": "built only when asked for by name; never matched by detection",
-}
-BUILT = ("supported", "deprecated", "reference")
-ACCELERATED = ("supported", "deprecated")
-PROPOSED = ("draft", "accepted")
-REFUSED = ("unsupported", "removed", "rejected", "withdrawn")
-
-VENDORS = ("nvidia", "ascend", "host")
-SOURCE_KINDS: dict[str, str] = {
-    "upstream-readme": "upstream README",
-    "upstream-rfc": "upstream RFC",
-    "press": "press report",
-    "vendor-docs": "vendor documentation",
-    "kernel-module": "vendor's kernel module",
-    "pci-ids": "pci.ids",
-    "release-notes": "release notes",
-    "log": "output of a real machine",
-    "computed": "computed by us",
-}
-BLOCKER_KINDS = ("capacity", "kernel", "hardware", "toolkit", "scope", "evidence")
-
 
 class Field(NamedTuple):
     """One key. ``name`` is its path; ``[]`` marks a table that repeats, ``kind`` the type or form of its value."""
@@ -69,7 +49,7 @@ ENTRY: tuple[Field, ...] = (
     Field("vendor", "string", "Whose driver and toolkit it needs.", values=VENDORS),
     Field("status", "string", "Where it stands; see the table of states.", values=tuple(STATUSES)),
     Field("reason", "string", "Why it is not built, in words for its owner.", REFUSED),
-    Field("rfc", "integer", "Number of the RFC that proposes it.", (*PROPOSED, "rejected", "withdrawn")),
+    Field("rfc", "count", "Number of the RFC that proposes it.", (*PROPOSED, "rejected", "withdrawn")),
     Field("accelerator", "string", "Value of DEEPINFER_ACCELERATOR that selects it; unique.", BUILT,
           values=("nvidia", "ascend", "cpu")),
     Field("architectures", "strings", "Build targets exactly as the compiler takes them.", BUILT, sourced=True),
@@ -120,11 +100,10 @@ GUIDANCE: tuple[Field, ...] = (
     _SCHEMA,
     Field("gap[].id", "id", "Name of the gap."),
     Field("gap[].title", "string", "What is missing."),
-    Field("gap[].text", "string", "When it matters, and what there is."),
-    Field("gap[].source", "string", "Id of the source."),
+    Field("gap[].text", "string", "When it matters, and what there is.", ALWAYS, True),
     Field("skip[].id", "id", "Name of the question."),
     Field("skip[].when", "string", "Whom it concerns."),
-    Field("skip[].advice", "string", "What to do instead of installing."),
+    Field("skip[].advice", "string", "What to do instead of installing.", ALWAYS, True),
     *_sources(),
 )
 VARIABLES: tuple[Field, ...] = (
@@ -172,164 +151,8 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "variables": {"variable": ALWAYS, "key": ALWAYS, "foreign": ALWAYS},
     "rfc": {"blocker": ALWAYS},
 }
-KINDS: dict[str, str] = {
-    "upstream-readme": "upstream README",
-    "upstream-rfc": "upstream RFC",
-    "press": "press report",
-    "vendor-docs": "vendor documentation",
-    "kernel-module": "vendor's kernel module",
-    "pci-ids": "pci.ids",
-    "release-notes": "release notes",
-    "log": "output of a real machine",
-    "computed": "computed by us",
-}
-BLOCKER_KINDS = ("capacity", "kernel", "hardware", "toolkit", "scope", "evidence")
 
 
-class Field(NamedTuple):
-    """One key. ``name`` is its path; ``[]`` marks a table that repeats, ``kind`` the type or form of its value."""
-
-    name: str
-    kind: str
-    doc: str
-    required: tuple[str, ...] = ALWAYS  # statuses that need it; ALWAYS within its table
-    sourced: bool = False
-    values: tuple[str, ...] = ()
-
-
-def _sources() -> tuple[Field, ...]:
-    return (
-        Field("source[].id", "id", "Name within the file."),
-        Field("source[].kind", "string", "What kind of source it is.", values=tuple(SOURCE_KINDS)),
-        Field("source[].says", "string", "What it says, in our own words."),
-        Field("source[].url", "url", "Where it is, only if known for sure.", NEVER),
-        Field("source[].read", "date", "The day on which it was read."),
-        Field("source[].covers", "strings", "The sourced fields of this file that rest on it; may be empty."),
-    )
-
-
-_SCHEMA = Field("schema", "schema", "Version of this form: 1.")
-
-ENTRY: tuple[Field, ...] = (
-    _SCHEMA,
-    Field("id", "id", "Name of the entry; equals the file's name."),
-    Field("title", "title", "At most 60 characters, without a word that sounds like a status."),
-    Field("vendor", "string", "Whose driver and toolkit it needs.", values=VENDORS),
-    Field("status", "string", "Where it stands; see the table of states.", values=tuple(STATUSES)),
-    Field("reason", "string", "Why it is not built, in words for its owner.", REFUSED),
-    Field("rfc", "integer", "Number of the RFC that proposes it.", (*PROPOSED, "rejected", "withdrawn")),
-    Field("accelerator", "string", "Value of DEEPINFER_ACCELERATOR that selects it; unique.", BUILT,
-          values=("nvidia", "ascend", "cpu")),
-    Field("architectures", "strings", "Build targets exactly as the compiler takes them.", BUILT, sourced=True),
-    Field("partitioned", "boolean", "Whether a slice of a device (MIG, vNPU) may carry it; false until measured."),
-    Field("provenance", "string", "Id of the source that the status rests on."),
-    Field("match.compute_capabilities", "capabilities", "NVIDIA compute capabilities, each written out.", NEVER, True),
-    Field("match.pci", "pci", "PCI `vendor:device` in lower case (or `ub:device`) to the product's name.", NEVER, True),
-    Field("match.soc", "socs", "Ascend SoC names in lower case, or a prefix that ends in `*`.", NEVER, True),
-    Field("require.compilers", "specs", "Compilers, where they differ from the baseline.", NEVER, True),
-    Field("require.python", "spec", "Python, where it differs from the baseline.", NEVER, True),
-    Field("require.toolkit", "toolkit", "Toolkit and its versions.", ACCELERATED, True),
-    Field("require.driver", "spec", "Driver versions; left out where no source states any.", NEVER, True),
-    Field("require.proposed", "string", "A draft's toolchain as text; shown, never judged.", NEVER, True),
-    Field("waiver.date", "date", "Day on which the status was granted without evidence of ours."),
-    Field("waiver.says", "string", "What is missing, and why the status stands all the same."),
-    Field("removal.date", "date", "Day from which it is not built any more."),
-    Field("removal.last_good", "release", "Last version that builds it."),
-    Field("configuration[].id", "id", "Name, unique in the whole matrix."),
-    Field("configuration[].role", "string", "What the machines do.", values=("prefill", "decode", "any")),
-    Field("configuration[].devices", "strings", "Names as the driver prints them."),
-    Field("configuration[].count", "count", "Number of devices."),
-    Field("configuration[].memory_bytes", "count", "Bytes of one device as its driver prints them.", NEVER),
-    Field("configuration[].memory_source", "string", "Id of the source of `memory_bytes`.", NEVER),
-    Field("configuration[].domain", "string", "How the devices hang together."),
-    Field("configuration[].says", "string", "The statement, in one sentence."),
-    Field("configuration[].source", "string", "Id of the source of the statement."),
-    *_sources(),
-)
-BASELINE: tuple[Field, ...] = (
-    _SCHEMA,
-    Field("os", "string", "`platform.system()` of a host that can build.", ALWAYS, True),
-    Field("machines", "strings", "`platform.machine()` of such a host.", ALWAYS, True),
-    Field("gcc", "spec", "GCC of every accelerator target.", ALWAYS, True),
-    Field("python", "spec", "Python of every accelerator target.", ALWAYS, True),
-    *_sources(),
-)
-MODEL: tuple[Field, ...] = (
-    _SCHEMA,
-    Field("name", "string", "Name of the model."),
-    Field("checkpoint", "string", "Repository of the default checkpoint."),
-    Field("payload_bytes", "count", "Bytes of all tensors.", ALWAYS, True),
-    Field("file_bytes", "count", "Bytes of all files, headers included.", ALWAYS, True),
-    Field("part[].name", "string", "What the bytes hold."),
-    Field("part[].bytes", "count", "Bytes of the part; the parts add up to the payload.", ALWAYS, True),
-    *_sources(),
-)
-GUIDANCE: tuple[Field, ...] = (
-    _SCHEMA,
-    Field("gap[].id", "id", "Name of the gap."),
-    Field("gap[].title", "string", "What is missing."),
-    Field("gap[].text", "string", "When it matters, and what there is."),
-    Field("gap[].source", "string", "Id of the source."),
-    Field("skip[].id", "id", "Name of the question."),
-    Field("skip[].when", "string", "Whom it concerns."),
-    Field("skip[].advice", "string", "What to do instead of installing."),
-    *_sources(),
-)
-VARIABLES: tuple[Field, ...] = (
-    _SCHEMA,
-    Field("variable[].name", "string", "Environment variable of ours."),
-    Field("variable[].values", "strings", "Accepted values, if they are few.", NEVER),
-    Field("variable[].says", "string", "What it does."),
-    Field("key[].name", "string", "Config key of the build (`pip install . -C key=value`)."),
-    Field("key[].values", "strings", "Accepted values, if they are few.", NEVER),
-    Field("key[].says", "string", "What it does."),
-    Field("foreign[].name", "string", "Environment variable of others that is read."),
-    Field("foreign[].says", "string", "What it is read for."),
-)
-RFC: tuple[Field, ...] = (
-    Field("number", "count", "Number; equals that of the file's name."),
-    Field("title", "title", "At most 60 characters, without a word that sounds like a status."),
-    Field("created", "date", "Day of the first version."),
-    Field("authors", "strings", "Who answers for it."),
-    Field("entries", "strings", "Ids of the entries that it proposes."),
-    Field("upstream", "url", "Upstream's discussion, if there is one.", NEVER),
-    Field("blocker[].id", "id", "Name of the open point."),
-    Field("blocker[].kind", "string", "What kind of work closes it.", values=BLOCKER_KINDS),
-    Field("blocker[].text", "string", "One sentence that says what is missing."),
-)
-FILES: dict[str, tuple[Field, ...]] = {
-    "entry": ENTRY,
-    "baseline": BASELINE,
-    "model": MODEL,
-    "guidance": GUIDANCE,
-    "variables": VARIABLES,
-    "rfc": RFC,
-}
-# The tables that must be there at all; a field of any other table is required only where its table is written.
-TABLES: dict[str, tuple[str, ...]] = {
-    "entry": ("match", "source"),
-    "baseline": ("source",),
-    "model": ("part", "source"),
-    "guidance": ("gap", "skip", "source"),
-    "variables": ("variable", "key", "foreign"),
-    "rfc": ("blocker",),
-}
-KINDS: dict[str, str] = {
-    "schema": "the integer 1",
-    "id": "lower-case words joined by dashes",
-    "title": "text of at most 60 characters",
-    "string": "text that is not empty",
-    "strings": "list of distinct texts",
-    "integer": "integer",
-    "count": "integer of at least 1",
-    "boolean": "true or false",
-    "date": "date such as 2026-11-30, without quotes",
-    "url": "text that begins with https://",
-    "release": "version such as \"1.2.3\"",
-    "spec": "PEP 440 bounds such as \">=13,<14\"",
-    "specs": "table of compiler (gcc, clang) to PEP 440 bounds",
-    "toolkit": "table { name = \"cuda\" or \"cann\", spec = PEP 440 bounds }",
-    "capabilities": "list of distinct texts such as \"10.0\"",
-    "pci": "table of \"10de:2901\" (or \"ub:d800\") to a product's name",
-    "socs": "list of distinct lower-case names, each with at most one `*`, at its end",
-}
+def cover_name(field: Field) -> str:
+    """How a source's ``covers`` names a field: a table that repeats is covered as a whole."""
+    return field.name.partition("[]")[0]

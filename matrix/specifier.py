@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from deepinfer.errors import DeepInferError
+from deepinfer.matrix.imports import specifiers
 
 _CLAUSE = re.compile(r"(>=|<=|==|>|<)\s*([0-9]+(?:\.[0-9]+)*)(\.\*)?")
 
@@ -37,12 +38,11 @@ def compile_spec(text: str) -> dict[str, Any]:
 
 
 def _validate(text: str) -> None:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
+    packaging = specifiers()
     fix = "write PEP 440 bounds such as '>=13,<14' or '==9.2.*'"
     if not text.strip():
         raise SpecifierError("version bound is empty", fix=fix)
     try:
-        SpecifierSet(text)
-    except InvalidSpecifier as error:
+        packaging.SpecifierSet(text)
+    except packaging.InvalidSpecifier as error:
         raise SpecifierError("version bound %r is not PEP 440: %s" % (text, error), fix=fix) from None

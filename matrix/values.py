@@ -49,7 +49,6 @@ FORMS: dict[str, Callable[[Any], bool]] = {
     "title": lambda value: _text(value) and len(value) <= 60,
     "string": _text,
     "strings": _texts,
-    "integer": _integer,
     "count": lambda value: _integer(value) and value >= 1,
     "boolean": lambda value: isinstance(value, bool),
     "date": lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
