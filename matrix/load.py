@@ -43,7 +43,7 @@ def load(root: Path | str | None = None) -> Tree:
         raise NoTree(
             "there is no matrix to read below %s" % root,
             why="an installed package ships the compiled index alone",
-            fix="git clone https://github.com/deepseek-ai/DeepInfer and run this in the clone",
+            fix="run it in a checkout of the repository, or name one: python -m deepinfer.matrix --root FOLDER list",
         )
     tree = Tree(root, [], [])
     for name in source_names(str(root)):

@@ -8,7 +8,7 @@ from typing import Any
 from deepinfer.matrix.blocks import needs
 from deepinfer.matrix.compiled import index_of
 from deepinfer.matrix.load import Tree
-from deepinfer.matrix.vocabulary import SOURCE_KINDS, STATUSES
+from deepinfer.matrix.vocabulary import BUILT, PROPOSED, SOURCE_KINDS, STATUSES
 
 
 def list_text(index: dict[str, Any]) -> str:
@@ -70,12 +70,13 @@ def _build(entry: dict[str, Any]) -> list[str]:
     compilers = ["%s %s" % (name, spec["text"]) for name, spec in sorted(entry["require"]["compilers"].items())]
     host = "%s, Python %s" % (" or ".join(compilers), entry["require"]["python"]["text"])
     targets = ", ".join(entry["architectures"]) or "none declared"
-    return [
-        *_pair("build", how),
-        *_pair("targets", targets),
-        *_pair("toolkit", needs(entry).replace("`", "")),
-        *_pair("host", host),
-    ]
+    lines = _pair("build", how)
+    # Bounds of what is not built would read like a promise.
+    if entry["status"] in (*BUILT, *PROPOSED):
+        lines += _pair("targets", targets) + _pair("toolkit", needs(entry).replace("`", ""))
+    if entry["status"] in BUILT:
+        lines += _pair("host", host)
+    return lines
 
 
 def _match(entry: dict[str, Any]) -> list[str]:
