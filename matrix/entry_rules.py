@@ -69,11 +69,11 @@ def vendors(tree: Tree) -> Iterator[Finding]:
         vendor, match = document.data.get("vendor"), document.data.get("match", {})
         for key in _FOREIGN.get(str(vendor), ()):
             if match.get(key):
-                message = "a %s device is not known by match.%s" % (vendor, key)
+                message = "a device of vendor %s is not known by match.%s" % (vendor, key)
                 yield document.finding("M14", message, "remove it, or correct the vendor", "match", key)
         for pci in match.get("pci", {}):
             if vendor in ("nvidia", "ascend") and pci.startswith("10de:") != (vendor == "nvidia"):
-                message = "%s is not a %s device" % (pci, vendor)
+                message = "%s is not a device of vendor %s" % (pci, vendor)
                 yield document.finding("M14", message, "correct the PCI vendor or the entry's", "match", "pci", pci)
         toolkit = document.get("require", "toolkit", "name")
         if toolkit is not None and vendor is not None and TOOLKITS.get(vendor) != toolkit:

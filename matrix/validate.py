@@ -109,8 +109,8 @@ def _walk_items(document: Document, value: Any, shape: dict[str, Any], path: Pat
 
 def _check_value(document: Document, field: Field, value: Any, path: Path) -> list[Finding]:
     if not has_form(field.kind, value):
-        message = "%s is not a %s" % (field.name, KINDS[field.kind])
-        return [document.finding("M4", message, "write %s: %s" % (KINDS[field.kind], field.doc), *path)]
+        message = "%s has another form than: %s" % (field.name, KINDS[field.kind])
+        return [document.finding("M4", message, "rewrite it; it says: %s" % field.doc, *path)]
     if field.values and value not in field.values:
         message = "%s has no value %r%s" % (field.name, value, nearest(value, list(field.values)))
         return [document.finding("M4", message, "use one of: %s" % ", ".join(field.values), *path)]
