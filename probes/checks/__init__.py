@@ -1,0 +1,1 @@
+"""The checks, one module per kind. Adding one: see CONTRIBUTING.md."""
