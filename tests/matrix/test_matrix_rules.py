@@ -22,7 +22,7 @@ MUTANTS = [
     ("M3", SM103, "reason = ", "reasn = ", "reason is missing"),
     ("M3", SM100, "[waiver]\ndate", "# [waiver]\n# date", "[waiver] is missing"),
     ("M4", SM100, 'status = "supported"', 'status = "suported"', "did you mean 'supported'?"),
-    ("M4", SM100, 'compute_capabilities = ["10.0"]', "compute_capabilities = [10.0]", "compute_capabilities has another form"),
+    ("M4", SM100, 'compute_capabilities = ["10.0"]', "compute_capabilities = [10.0]", "has another form"),
     ("M4", SM90, "memory_bytes = 150754820096", 'memory_bytes = "141 GB"', "integer of at least 1"),
     ("M4", SM90, "count = 4", "count = true", "integer of at least 1"),
     ("M4", ASCEND, '"19e5:d806"', '"19E5:D806"', "match.pci has another form"),
