@@ -89,8 +89,8 @@ def test_an_installed_index_has_nothing_to_be_older_than(root, path, tmp_path_fa
 
 def test_reading_loads_no_expensive_module():
     heavy = ["hashlib", "typing", "dataclasses", "argparse", "tomllib", "packaging", "pathlib", "subprocess"]
-    code = "import sys\nfrom deepinfer.matrix import index\nindex.load_index()\nprint(set(%r) & set(sys.modules))" % heavy
-    command = [sys.executable, "-S", "-c", code]
+    code = "import sys\nfrom deepinfer.matrix import index\nindex.load_index()\nprint(set(%r) & set(sys.modules))"
+    command = [sys.executable, "-S", "-c", code % heavy]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
 
