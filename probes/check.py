@@ -6,13 +6,13 @@ promise does not apply. Its docstring is what ``--explain`` prints. Ids are ``<k
 
 from __future__ import annotations
 
-from deepinfer.probes.facts.device import Device
-from deepinfer.probes.facts.host import HostFacts
-from deepinfer.probes.toolchain import Toolchain
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
+
+    from deepinfer.probes.facts.device import Device
+    from deepinfer.probes.facts.host import HostFacts
+    from deepinfer.probes.toolchain import Toolchain
 
     CheckFunction = Callable[["Case"], "Finding | None"]
 

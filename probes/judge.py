@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from deepinfer.probes import match
 from deepinfer.probes.check import FAIL, UNKNOWN, Case, Finding, run_checks
-from deepinfer.probes.checks import capacity
-from deepinfer.probes.facts.arch import cuda_arch
-from deepinfer.probes.facts.device import Device
 from deepinfer.probes.facts.host import HostFacts
-from deepinfer.probes.toolchain import choose
 from deepinfer.probes.verdict import (
     ASPECTS,
     DRAFT,
@@ -28,6 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from deepinfer.probes.facts.device import Device
+    from deepinfer.probes.match import Match
+
+# Modules that only a host with a device needs are imported where it is judged: most hosts have none.
+
 BUILT = ("supported", "deprecated")  # the only statuses that a build is ever made for
 PROPOSED = ("draft", "accepted")
 WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
@@ -44,6 +44,8 @@ def judge(view: HostView, index: dict[str, Any], wish: Wish, *, aspect: str = "b
     verdict.notes += ["unknown environment variable %s" % name for name in unknown_variables(view, index)]
     foreign = view.env_text("TORCH_CUDA_ARCH_LIST")
     if foreign:
+        from deepinfer.probes.facts.arch import cuda_arch
+
         words = [cuda_arch(word) or word for word in foreign.replace(";", " ").split()]
         verdict.notes.append("TORCH_CUDA_ARCH_LIST (%s) is not obeyed: the entry decides" % ", ".join(words))
     return verdict
@@ -56,6 +58,10 @@ def _judge_devices(facts: HostFacts, index: dict[str, Any], aspects: tuple[str, 
     devices = facts.devices
     if not devices:
         return _judge_nothing(facts, aspects)
+    from deepinfer.probes import match
+    from deepinfer.probes.checks import capacity
+    from deepinfer.probes.toolchain import choose
+
     matches = [match.find(device, index) for device in devices]
     visible = [device for device in devices if device.visible] or devices
     judged: dict[str, tuple[dict[str, Any], list[Finding], Any]] = {}
@@ -90,7 +96,7 @@ def _same(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
     return bool(one and other and one["id"] == other["id"])
 
 
-def _of_device(device: Device, found: match.Match, judged: dict[str, Any], aspects: tuple[str, ...]) -> str:
+def _of_device(device: Device, found: Match, judged: dict[str, Any], aspects: tuple[str, ...]) -> str:
     if not found.known:
         return UNDETERMINED
     if found.entry is None:
@@ -211,6 +217,11 @@ def _doubt(facts: HostFacts) -> str:
 
 
 def _judge_target(facts: HostFacts, index: dict[str, Any], entry: dict[str, Any], aspects: tuple[str, ...]) -> Verdict:
+    from deepinfer.probes import match
+    from deepinfer.probes.checks import capacity
+    from deepinfer.probes.facts.device import Device
+    from deepinfer.probes.toolchain import choose
+
     devices = facts.devices if entry["vendor"] != "host" else []
     own = [device for device in devices if _same(match.find(device, index).entry, entry)]
     if entry["status"] not in (*BUILT, "reference"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from deepinfer.probes.check import FAIL, UNKNOWN, Finding
-from deepinfer.probes.facts.device import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from deepinfer.probes.facts.device import Device
 
 SCHEMA = 1
 ELIGIBLE, DRAFT, UNSUPPORTED = "eligible", "draft", "unsupported"

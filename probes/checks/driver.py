@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deepinfer.matrix.index import allows
 from deepinfer.probes.check import FAIL, PASS, UNKNOWN, WARN, Case, Finding, check
-from deepinfer.probes.facts.nvidia import library, library_version
+from deepinfer.probes.facts.nvidia_library import library, library_version
 from deepinfer.probes.facts.versions import parse
 
 _INSTALL = "install the NVIDIA driver (open kernel module): https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 
 ACCEPTED = "10.0a, 100a, sm_100a, compute_100a, 100a-real, 10.0a+PTX"
-_CUDA = re.compile(r"(?:sm_|compute_)?(?:(\d{1,2})\.(\d)|(\d{2,3}))([af]?)(?:-real|-virtual|\+PTX)?")
+_CUDA = r"(?:sm_|compute_)?(?:(\d{1,2})\.(\d)|(\d{2,3}))([af]?)(?:-real|-virtual|\+PTX)?"
 
 
 def cuda_arch(text: str) -> str | None:
     """``10.0a``, ``sm_100a``, ``compute_100a``, ``100a-real`` and ``10.0a+PTX`` -> ``100a``; None for anything else."""
-    match = _CUDA.fullmatch(text.strip())
+    match = re.fullmatch(_CUDA, text.strip())
     if not match:
         return None
     major, minor, joined, suffix = match.groups()

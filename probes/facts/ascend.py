@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from deepinfer.probes.fact import Fact, absent, present, unknown
-from deepinfer.probes.facts import npu_smi
-from deepinfer.probes.facts.device import Device
 from deepinfer.probes.facts.pci import PciDevice, normal_address
 from deepinfer.probes.view import HostView, key_values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from deepinfer.probes.facts.device import Device
 
 INSTALL_INFO = "/etc/ascend_install.info"
 DRIVER_ROOT = "/usr/local/Ascend"
@@ -74,6 +76,9 @@ def _driver(view: HostView) -> Fact:
 
 
 def _ask_tool(view: HostView, facts: AscendFacts) -> None:
+    from deepinfer.probes.facts import npu_smi
+    from deepinfer.probes.facts.device import Device
+
     answer = view.run(["npu-smi", "info"])
     if answer.is_absent:
         return
@@ -111,6 +116,8 @@ def _ask_tool(view: HostView, facts: AscendFacts) -> None:
 
 def _soc(view: HostView, npu: int) -> str:
     """SoC name from the board page; first without ``-c``, which 950 rejects, then with it, which 910 needs."""
+    from deepinfer.probes.facts import npu_smi
+
     words = ["npu-smi", "info", "-t", "board", "-i", str(npu)]
     for extra in ([], ["-c", "0"]):
         answer = view.run(words + extra)
@@ -138,6 +145,8 @@ def _merge_bus(facts: AscendFacts, nodes: int) -> None:
             device.pci_id, device.pci_driver = found.id, found.driver
     if facts.devices:
         return
+    from deepinfer.probes.facts.device import Device
+
     for index, on_bus in enumerate(facts.on_bus):
         device = Device("ascend", index)
         device.pci, device.pci_id, device.pci_driver = on_bus.address, on_bus.id, on_bus.driver

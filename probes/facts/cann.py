@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SYSTEM_INFO = "/etc/Ascend/ascend_cann_install.info"
 BASE = "/usr/local/Ascend"
-_CFG = re.compile(r"toolkit_running_version=\[[^:\]]*:([^\]]+)\]")
+_CFG = r"toolkit_running_version=\[[^:\]]*:([^\]]+)\]"
 _MACHINES = ("x86_64-linux", "aarch64-linux")
 
 
@@ -80,7 +80,7 @@ def _read_version(view: HostView, kit: Toolkit) -> None:
     if info.is_present:
         kit.version = parse(key_values(info.value).get("Version", ""))
     cfg = view.read(kit.root + "/version.cfg")
-    match = _CFG.search(cfg.value) if cfg.is_present and not kit.version else None
+    match = re.search(_CFG, cfg.value) if cfg.is_present and not kit.version else None
     if match:  # the CANN version stands after the colon, the component's before it
         kit.version = parse(match.group(1))
 

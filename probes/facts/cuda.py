@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from deepinfer.probes.wish import Wish
 
 TARGETS = ("x86_64-linux", "sbsa-linux", "aarch64-linux")
-_CUDA_VERSION = re.compile(r"#define\s+(?:CUDA_VERSION|CUDART_VERSION)\s+(\d{4,6})\b")
-_NVCC_RELEASE = re.compile(r"release (\d+)\.(\d+), V(\d+(?:\.\d+)+)")
-_GCC_BOUND = re.compile(r"#if __GNUC__ > (\d+)")
-_CLANG_BOUND = re.compile(r"__clang_major__ >= (\d+)")
-_TOP = re.compile(r"#\$ TOP=(\S+)")
-_ARCH = re.compile(r"^compute_(\d+[af]?)$", re.MULTILINE)
+_CUDA_VERSION = r"#define\s+(?:CUDA_VERSION|CUDART_VERSION)\s+(\d{4,6})\b"
+_NVCC_RELEASE = r"release (\d+)\.(\d+), V(\d+(?:\.\d+)+)"
+_GCC_BOUND = r"#if __GNUC__ > (\d+)"
+_CLANG_BOUND = r"__clang_major__ >= (\d+)"
+_TOP = r"#\$ TOP=(\S+)"
+_ARCH = r"(?m)^compute_(\d+[af]?)$"
 
 # part -> (places under the root, wheel that brings it where the toolkit is made of wheels)
 PARTS = {
@@ -95,7 +95,7 @@ def inspect(view: HostView, root: str, origin: str, *, deep: bool = True) -> Too
 
 def _read_version(view: HostView, path: str, kit: Toolkit) -> None:
     text = view.read(path)
-    match = _CUDA_VERSION.search(text.value) if text.is_present else None
+    match = re.search(_CUDA_VERSION, text.value) if text.is_present else None
     if match:
         number = int(match.group(1))
         kit.version = (number // 1000, number % 1000 // 10)
@@ -109,14 +109,14 @@ def _read_bounds(view: HostView, path: str, kit: Toolkit) -> None:
     if not text.is_present:
         kit.doubts.append("%s: %s" % (path, text.reason))
         return
-    gcc, clang = _GCC_BOUND.search(text.value), _CLANG_BOUND.findall(text.value)
+    gcc, clang = re.search(_GCC_BOUND, text.value), re.findall(_CLANG_BOUND, text.value)
     kit.max_gcc = int(gcc.group(1)) if gcc else None
     kit.max_clang = max(int(bound) for bound in clang) - 1 if clang else None
 
 
 def _ask_nvcc(view: HostView, kit: Toolkit) -> None:
     answer = view.run([kit.nvcc, "--version"])
-    match = _NVCC_RELEASE.search(answer.value.out) if answer.is_present and answer.value.rc == 0 else None
+    match = re.search(_NVCC_RELEASE, answer.value.out) if answer.is_present and answer.value.rc == 0 else None
     if match:
         kit.nvcc_release = (int(match.group(1)), int(match.group(2)))
         kit.version = kit.version or kit.nvcc_release
@@ -124,7 +124,7 @@ def _ask_nvcc(view: HostView, kit: Toolkit) -> None:
     elif not (answer.is_unknown and answer.reason == "not recorded"):
         kit.doubts.append("nvcc --version: %s" % _why(answer))
     listing = view.run([kit.nvcc, "--list-gpu-arch"])
-    found = set(_ARCH.findall(listing.value.out)) if listing.is_present and listing.value.rc == 0 else set()
+    found = set(re.findall(_ARCH, listing.value.out)) if listing.is_present and listing.value.rc == 0 else set()
     if found:
         kit.architectures = found
     else:
@@ -132,7 +132,7 @@ def _ask_nvcc(view: HostView, kit: Toolkit) -> None:
     ptxas = kit.root + "/bin/ptxas"
     if view.exists(ptxas).is_present:
         words = view.run([ptxas, "--version"])
-        match = _NVCC_RELEASE.search(words.value.out) if words.is_present else None
+        match = re.search(_NVCC_RELEASE, words.value.out) if words.is_present else None
         kit.ptxas_release = (int(match.group(1)), int(match.group(2))) if match else None
 
 
@@ -153,7 +153,7 @@ def root_of_nvcc(view: HostView, path: str) -> str:
         if view.first(places).is_present:
             return root
     answer = view.run([path, "--dryrun", "-x", "cu", "/dev/null"])
-    match = _TOP.search(answer.value.err + answer.value.out) if answer.is_present else None
+    match = re.search(_TOP, answer.value.err + answer.value.out) if answer.is_present else None
     if match:
         top = view.real(match.group(1))
         return top.value if top.is_present else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from deepinfer.probes.fact import Fact
 from deepinfer.probes.facts import ascend, nvidia, pci
-from deepinfer.probes.facts.device import Device
 from deepinfer.probes.view import HostView, key_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from deepinfer.probes.facts.device import Device
     from deepinfer.probes.wish import Wish
 
 

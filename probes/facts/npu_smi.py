@@ -10,9 +10,9 @@ import re
 
 from deepinfer.probes.view import key_values
 
-_PAIR = re.compile(r"(\d+)\s*/\s*(\d+)")
+_PAIR = r"(\d+)\s*/\s*(\d+)"
 _HEALTH = ("OK", "Warning", "Alarm", "Critical", "UNKNOWN")
-_VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:")
+_VERSION = r"npu-smi\s+(\S+)\s+Version:"
 
 
 class Row:
@@ -66,14 +66,14 @@ def _first_line(cells: list[str]) -> Row | None:
 def _second_line(cells: list[str], row: Row) -> None:
     bus = cells[-2]
     row.bus = bus.lower() if ":" in bus else ""
-    pairs = _PAIR.findall(cells[-1])
+    pairs = re.findall(_PAIR, cells[-1])
     if pairs:  # the last pair is HBM where there is such a column, else the memory
         total = pairs[-1][1]
         row.memory_bytes = int(total) << 20 if len(total) < 12 and int(total) else None
 
 
 def parse_version(text: str) -> str:
-    match = _VERSION.search(text)
+    match = re.search(_VERSION, text)
     return match.group(1) if match else ""
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-_BANNER_DRIVER = re.compile(r"(?:Driver|KMD) Version:\s*(\d+(?:\.\d+)+)")  # R610 renamed both fields
-_BANNER_CUDA = re.compile(r"CUDA(?: UMD)? Version:\s*(\d+)\.(\d+)")
-_LIST_GPU = re.compile(r"^GPU (\d+): (.*?) \(UUID: (GPU-[^)]+)\)")
-_LIST_MIG = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
+_BANNER_DRIVER = r"(?:Driver|KMD) Version:\s*(\d+(?:\.\d+)+)"  # R610 renamed both fields
+_BANNER_CUDA = r"CUDA(?: UMD)? Version:\s*(\d+)\.(\d+)"
+_LIST_GPU = r"^GPU (\d+): (.*?) \(UUID: (GPU-[^)]+)\)"
+_LIST_MIG = r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)"
 _NO_VALUE = ("", "n/a", "[n/a]", "not supported", "[not supported]", "unknown", "[unknown]", "unknown error")
 
 COLUMNS = "index,name,uuid,compute_cap,memory.total,driver_version,pci.bus_id,mig.mode.current"
@@ -47,7 +47,7 @@ def mebibytes(cell: str) -> int | None:
 
 def parse_banner(text: str) -> tuple[str, tuple[int, int] | None]:
     """(driver version, highest CUDA version of the driver); an empty string and None where not found."""
-    driver, cuda = _BANNER_DRIVER.search(text), _BANNER_CUDA.search(text)
+    driver, cuda = re.search(_BANNER_DRIVER, text), re.search(_BANNER_CUDA, text)
     return driver.group(1) if driver else "", (int(cuda.group(1)), int(cuda.group(2))) if cuda else None
 
 
@@ -56,7 +56,7 @@ def parse_list(text: str) -> dict[int, list[tuple[str, str]]]:
     slices: dict[int, list[tuple[str, str]]] = {}
     current = -1
     for line in text.splitlines():
-        gpu, part = _LIST_GPU.match(line), _LIST_MIG.match(line)
+        gpu, part = re.match(_LIST_GPU, line), re.match(_LIST_MIG, line)
         if gpu:
             current = int(gpu.group(1))
             slices[current] = []
