@@ -39,6 +39,7 @@ def judge(view: HostView, index: dict[str, Any], wish: Wish, *, aspect: str = "b
     facts = HostFacts(view, wish)
     if wish.target:
         verdict = _judge_target(facts, index, entry_by_id(wish.target, index), aspects)
+        verdict.named_by = wish.named_by
     else:
         verdict = _judge_devices(facts, index, aspects)
     verdict.notes += ["unknown environment variable %s" % name for name in unknown_variables(view, index)]

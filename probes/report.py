@@ -165,10 +165,17 @@ def _ending(verdict: Verdict, index: dict[str, Any]) -> list[str]:
     if verdict.verdict == ELIGIBLE:
         return ["next: %s" % ("pip install ." if "build" in verdict.judged else "python3 -m deepinfer.probe --for build")]
     why = next((finding.why for finding in verdict.findings if finding.outcome in (FAIL, UNKNOWN) and finding.why), "")
-    again = "next: mend what is listed, then: python3 -m deepinfer.probe" + (
-        " --for %s" % verdict.judged[0] if len(verdict.judged) == 1 else ""
-    )
-    return (["why: %s" % why] if why else []) + [again]
+    return [*(["why: %s" % why] if why else []), "next: mend what is listed, then: %s" % _again(verdict)]
+
+
+def _again(verdict: Verdict) -> str:
+    """The command that asks the same question again."""
+    entry = verdict.entry
+    if verdict.named_by.startswith("-C") and entry:
+        return "pip install . %s=%s" % (verdict.named_by, entry["id"])
+    if verdict.named_by and entry:
+        return "%s=%s pip install ." % (verdict.named_by, entry["accelerator"])
+    return "python3 -m deepinfer.probe" + (" --for %s" % verdict.judged[0] if len(verdict.judged) == 1 else "")
 
 
 def supported_ids(index: dict[str, Any]) -> list[str]:

@@ -65,6 +65,7 @@ class Verdict:
         self.eligible_entries: list[str] = []
         self.toolchain: Any = None
         self.cross = False  # judged for a named entry that no device here belongs to
+        self.named_by = ""  # the setting that named the entry, if one did
 
     @property
     def exit_code(self) -> int:
