@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+    from deepinfer.probes.resolve import Target
+
     Settings = dict[str, Any] | None
 
 
@@ -49,7 +51,9 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
     _build(gate.before_build(config_settings))
 
 
-def build_editable(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
     return build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
@@ -58,7 +62,7 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     return sdist.build(sdist_directory)
 
 
-def _build(target: gate.Target) -> NoReturn:
+def _build(target: Target) -> NoReturn:
     name = target.entry["id"] if target.entry else "nothing"
     raise SystemExit(
         str(

@@ -36,13 +36,17 @@ def build(folder: str) -> str:
     name = base + ".tar.gz"
     partial = os.path.join(folder, name + ".part")
     with open(partial, "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=_EPOCH, filename="") as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            _add_text(archive, base + "/PKG-INFO", core_metadata())
-            for top in CONTENT:
-                for path in _walk(top):
-                    _add(archive, base, path)
+        _fill(packed, base)
     os.replace(partial, os.path.join(folder, name))
     return name
+
+
+def _fill(packed: io.BufferedIOBase, base: str) -> None:
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        _add_text(archive, base + "/PKG-INFO", core_metadata())
+        for top in CONTENT:
+            for path in _walk(top):
+                _add(archive, base, path)
 
 
 def _walk(path: str) -> list[str]:

@@ -2,9 +2,10 @@
 
 import sys
 
-if sys.version_info < (3, 8):
+if sys.version_info < (3, 8):  # noqa: UP036
     sys.stderr.write(
-        "DI004: the probe needs Python 3.8 or newer; this is %d.%d\n  fix: run it with a newer python3\n" % sys.version_info[:2]
+        "DI004: the probe needs Python 3.8 or newer; this is %d.%d\n  fix: run it with a newer python3\n"
+        % sys.version_info[:2]
     )
     sys.exit(2)
 

@@ -76,8 +76,9 @@ def _run(words: list[str]) -> int:
         return 0
     names = [document.data["id"] for document in tree.of("entry")]
     if options.id not in names:
-        raise UsageError("no entry is called %r%s" % (options.id, nearest(options.id, names)),
-                         fix="python -m deepinfer.matrix list")
+        raise UsageError(
+            "no entry is called %r%s" % (options.id, nearest(options.id, names)), fix="python -m deepinfer.matrix list"
+        )
     data = entry_data(tree, options.id)
     sys.stdout.write(_json(data) if options.json else entry_text(data))
     return 0
@@ -85,16 +86,26 @@ def _run(words: list[str]) -> int:
 
 def _parse(words: list[str]) -> argparse.Namespace:
     # argparse's own message for a wrong word offers no right one.
-    first = next((word for number, word in enumerate(words)
-                  if not word.startswith("-") and (number == 0 or words[number - 1] != "--root")), None)
+    first = next(
+        (
+            word
+            for number, word in enumerate(words)
+            if not word.startswith("-") and (number == 0 or words[number - 1] != "--root")
+        ),
+        None,
+    )
     if first is not None and first not in COMMANDS:
-        raise UsageError("no command is called %r%s" % (first, nearest(first, list(COMMANDS))),
-                         fix="use one of: %s" % ", ".join(COMMANDS))
+        raise UsageError(
+            "no command is called %r%s" % (first, nearest(first, list(COMMANDS))),
+            fix="use one of: %s" % ", ".join(COMMANDS),
+        )
     known, rest = parser().parse_known_args(words)
     if rest:
         options = {"render": ["--check"], "list": ["--json"], "show": ["--json"]}.get(known.command, ["--root"])
-        raise UsageError("%r is not understood%s" % (rest[0], nearest(rest[0], options)),
-                         fix="python -m deepinfer.matrix %s --help" % (known.command or ""))
+        raise UsageError(
+            "%r is not understood%s" % (rest[0], nearest(rest[0], options)),
+            fix="python -m deepinfer.matrix %s --help" % (known.command or ""),
+        )
     if known.command is None:
         raise UsageError("a command is missing", fix="use one of: %s" % ", ".join(COMMANDS))
     return known

@@ -50,7 +50,11 @@ def _support(index: Index, tree: Tree) -> str:
             notes.append("* `%s`: %s" % (entry["id"], " ".join(entry["reason"].split())))
     baseline = index["baseline"]
     host = "Every accelerator also needs %s (%s), GCC `%s` and Python `%s`." % (
-        baseline["os"], " or ".join(baseline["machines"]), baseline["gcc"]["text"], baseline["python"]["text"])
+        baseline["os"],
+        " or ".join(baseline["machines"]),
+        baseline["gcc"]["text"],
+        baseline["python"]["text"],
+    )
     head = ("device", "entry", "status", "says who", "our engine", "toolkit")
     return "\n".join([table(head, rows), "", host, "", "Why a device is not built for:", "", *notes])
 

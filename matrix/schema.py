@@ -18,6 +18,7 @@ from deepinfer.matrix.vocabulary import (
 ALWAYS: tuple[str, ...] = ("*",)
 NEVER: tuple[str, ...] = ()
 
+
 class Field(NamedTuple):
     """One key. ``name`` is its path; ``[]`` marks a table that repeats, ``kind`` the type or form of its value."""
 
@@ -50,8 +51,13 @@ ENTRY: tuple[Field, ...] = (
     Field("status", "string", "Where it stands; see the table of states.", values=tuple(STATUSES)),
     Field("reason", "string", "Why it is not built, in words for its owner.", REFUSED),
     Field("rfc", "count", "Number of the RFC that proposes it.", (*PROPOSED, "rejected", "withdrawn")),
-    Field("accelerator", "string", "Value of DEEPINFER_ACCELERATOR that selects it; unique.", BUILT,
-          values=("nvidia", "ascend", "cpu")),
+    Field(
+        "accelerator",
+        "string",
+        "Value of DEEPINFER_ACCELERATOR that selects it; unique.",
+        BUILT,
+        values=("nvidia", "ascend", "cpu"),
+    ),
     Field("architectures", "strings", "Build targets exactly as the compiler takes them.", BUILT, sourced=True),
     Field("partitioned", "boolean", "Whether a slice of a device (MIG, vNPU) may carry it; false until measured."),
     Field("provenance", "string", "Id of the source that the status rests on."),

@@ -58,8 +58,14 @@ def entry_text(data: dict[str, Any]) -> str:
 
 
 def _pair(name: str, text: str) -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), 110, initial_indent="  %-11s " % name, subsequent_indent=" " * 14,
-                         break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        " ".join(text.split()),
+        110,
+        initial_indent="  %-11s " % name,
+        subsequent_indent=" " * 14,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _build(entry: dict[str, Any]) -> list[str]:

@@ -63,8 +63,9 @@ def _place(shape: dict[str, Any], parts: list[str], field: Field) -> None:
         _place(shape.setdefault(parts[0], {}), parts[1:], field)
 
 
-def _walk(document: Document, table: dict[str, Any], shape: dict[str, Any], path: Path,
-          found: list[Finding]) -> dict[str, Any]:
+def _walk(
+    document: Document, table: dict[str, Any], shape: dict[str, Any], path: Path, found: list[Finding]
+) -> dict[str, Any]:
     names = [name.removesuffix("[]") for name in shape]
     clean: dict[str, Any] = {}
     for key, value in table.items():
@@ -89,8 +90,9 @@ def _walk(document: Document, table: dict[str, Any], shape: dict[str, Any], path
     return clean
 
 
-def _check_required(document: Document, table: dict[str, Any], shape: dict[str, Any], path: Path,
-                    found: list[Finding]) -> None:
+def _check_required(
+    document: Document, table: dict[str, Any], shape: dict[str, Any], path: Path, found: list[Finding]
+) -> None:
     status = document.data.get("status")
     for name, field in shape.items():
         needed = isinstance(field, Field) and (field.required == ALWAYS or status in field.required)
@@ -98,8 +100,9 @@ def _check_required(document: Document, table: dict[str, Any], shape: dict[str, 
             found.append(document.finding("M3", "%s is missing" % field.name, "add %s: %s" % (name, field.doc), *path))
 
 
-def _walk_items(document: Document, value: Any, shape: dict[str, Any], path: Path,
-                found: list[Finding]) -> list[dict[str, Any]]:
+def _walk_items(
+    document: Document, value: Any, shape: dict[str, Any], path: Path, found: list[Finding]
+) -> list[dict[str, Any]]:
     name = path[-1]
     if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
         found.append(document.finding("M4", "%s is not a list of tables" % name, "write [[%s]] tables" % name, *path))

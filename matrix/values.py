@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ FORMS: dict[str, Callable[[Any], bool]] = {
     "strings": _texts,
     "count": lambda value: _integer(value) and value >= 1,
     "boolean": lambda value: isinstance(value, bool),
-    "date": lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
+    "date": lambda value: isinstance(value, dt.date) and not isinstance(value, dt.datetime),
     "url": lambda value: isinstance(value, str) and re.fullmatch(r"https://\S+", value) is not None,
     "release": lambda value: isinstance(value, str) and _RELEASE.fullmatch(value) is not None,
     "spec": lambda value: isinstance(value, str),

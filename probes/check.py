@@ -81,7 +81,9 @@ class Check:
 
     __slots__ = ("aspects", "function", "id", "vendors")
 
-    def __init__(self, identity: str, aspects: tuple[str, ...], vendors: tuple[str, ...], function: CheckFunction) -> None:
+    def __init__(
+        self, identity: str, aspects: tuple[str, ...], vendors: tuple[str, ...], function: CheckFunction
+    ) -> None:
         self.id = identity
         self.aspects = aspects
         self.vendors = vendors
@@ -96,7 +98,9 @@ class Check:
 REGISTERED: dict[str, Check] = {}
 
 
-def check(identity: str, *, aspects: tuple[str, ...], vendors: tuple[str, ...] = ()) -> Callable[[CheckFunction], CheckFunction]:
+def check(
+    identity: str, *, aspects: tuple[str, ...], vendors: tuple[str, ...] = ()
+) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function under ``identity``."""
 
     def register(function: CheckFunction) -> CheckFunction:
@@ -134,5 +138,15 @@ def run_checks(case: Case, aspects: tuple[str, ...]) -> list[Finding]:
 
 def load_all() -> None:
     """Import every module of checks."""
-    from deepinfer.probes.checks import capacity, compiler, device, driver, exposure, fabric  # noqa: F401
-    from deepinfer.probes.checks import python, readiness, system, toolkit  # noqa: F401
+    from deepinfer.probes.checks import (  # noqa: F401  # noqa: F401
+        capacity,
+        compiler,
+        device,
+        driver,
+        exposure,
+        fabric,
+        python,
+        readiness,
+        system,
+        toolkit,
+    )

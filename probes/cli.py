@@ -28,7 +28,8 @@ Can this machine run DeepInfer? The first line answers; the exit code does too.
   --quiet            print nothing but errors; the exit code answers
   --version, --help
 
-exit codes: 0 eligible, 2 usage, 3 draft RFC, 4 unsupported, 5 no accelerator, 6 fixable, 7 undetermined, 70 internal error
+exit codes: 0 eligible, 2 usage, 3 draft RFC, 4 unsupported, 5 no accelerator, 6 fixable, 7 undetermined,
+            70 internal error
 """
 _FLAGS = ("--json", "--all", "--no-redact", "--quiet", "--help", "-h", "--version")
 _VALUES = ("--record", "--replay", "--explain", "--for")
@@ -110,7 +111,6 @@ def _run(options: Options) -> int:
         return 0
     from deepinfer.matrix.index import load_index
     from deepinfer.probes.judge import judge
-    from deepinfer.probes.wish import Wish
 
     index = load_index()
     view, raw = _open(options)
@@ -125,7 +125,7 @@ def _run(options: Options) -> int:
 
 
 def _wish(options: Options, view: HostView, index: dict[str, Any]) -> Any:
-    """Only where the build alone is judged does the named target count: the host itself does not change by a variable."""
+    """The target that a variable names counts only where the build alone is judged: it does not change the host."""
     from deepinfer.probes.wish import Wish, read_wish
 
     if options.values.get("--for") != "build" or not view.env_text("DEEPINFER_ACCELERATOR"):
@@ -174,8 +174,14 @@ def _explain(name: str, verdict: Verdict) -> None:
     known = REGISTERED.get(name)
     if known is None:
         names = sorted(REGISTERED)
-        raise UsageError("no check is called %r%s" % (name, nearest(name, names)), fix="the checks: %s" % ", ".join(names))
-    lines = ["%s (%s)" % (known.id, " and ".join(known.aspects)), "", *("  " + line.strip() for line in known.text.splitlines())]
+        raise UsageError(
+            "no check is called %r%s" % (name, nearest(name, names)), fix="the checks: %s" % ", ".join(names)
+        )
+    lines = [
+        "%s (%s)" % (known.id, " and ".join(known.aspects)),
+        "",
+        *("  " + line.strip() for line in known.text.splitlines()),
+    ]
     own = [finding for finding in verdict.findings if finding.id == name]
     lines += ["", "On this host:"] + ([line for f in own for line in finding_lines(f)] or ["  not applicable"])
     sys.stdout.write("\n".join(lines) + "\n")

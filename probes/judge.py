@@ -66,8 +66,7 @@ def _judge_devices(facts: HostFacts, index: dict[str, Any], aspects: tuple[str, 
     matches = [match.find(device, index) for device in devices]
     visible = [device for device in devices if device.visible] or devices
     judged: dict[str, tuple[dict[str, Any], list[Finding], Any]] = {}
-    for device, found in zip(devices, matches):
-        entry = found.entry
+    for entry in (found.entry for found in matches):
         if entry and entry["status"] in BUILT and entry["id"] not in judged:
             own = [other for other, its in zip(devices, matches) if its.entry and its.entry["id"] == entry["id"]]
             toolchain = choose(facts, entry)
@@ -85,7 +84,7 @@ def _judge_devices(facts: HostFacts, index: dict[str, Any], aspects: tuple[str, 
         _, verdict.findings, verdict.toolchain = judged[best.entry["id"]]
     else:
         verdict.findings = [_of_entry(best, index)]
-    own = [i.device for i in results if i.device in visible and i.entry is best.entry or _same(i.entry, best.entry)]
+    own = [i.device for i in results if (i.device in visible and i.entry is best.entry) or _same(i.entry, best.entry)]
     own = [device for device in own if device in visible]
     verdict.capacity = capacity.judge(own, index["model"]["payload_bytes"])
     verdict.memory_bytes = capacity.memory(own)
@@ -243,7 +242,9 @@ def _judge_target(facts: HostFacts, index: dict[str, Any], entry: dict[str, Any]
         own_verdict = verdict.verdict if same else UNSUPPORTED if found.known else UNDETERMINED
         if found.entry and found.entry["status"] in PROPOSED:
             own_verdict = DRAFT
-        verdict.devices.append(DeviceVerdict(device, match.label(device, found.entry), found.entry, own_verdict, found.source))
+        verdict.devices.append(
+            DeviceVerdict(device, match.label(device, found.entry), found.entry, own_verdict, found.source)
+        )
     if verdict.cross:
         verdict.notes.append("no device of %s is here: what is built is not verified on a device" % entry["id"])
         others = sorted({item.label for item in verdict.devices})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Match:
-    """``entry`` is None with ``known`` True for a device that no entry lists, with ``known`` False for one not identified."""
+    """``entry`` is None for a device that no entry lists (``known``), and for one that is not identified."""
 
     __slots__ = ("entry", "known", "source")
 

@@ -6,10 +6,16 @@ driver's memory then never belong to the probe. It must stand alone: no import o
 NVML creates no CUDA context and changes nothing.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 SONAME = "libnvidia-ml.so.1"
 FOLDERS = (
@@ -59,12 +65,12 @@ class FabricInfo(ctypes.Structure):
     ]
 
 
-def load():
+def load() -> tuple[ctypes.CDLL | None, str, list[str]]:
     """The library, from the loader's own places first, then from where drivers are known to lie.
 
     Also what kept a library that is there from loading: that is not a missing library.
     """
-    broken = []
+    broken: list[str] = []
     for path in [SONAME] + [os.path.join(folder, SONAME) for folder in FOLDERS]:
         if path != SONAME and not os.path.exists(path):
             continue
@@ -79,32 +85,32 @@ def load():
 class Reader:
     """Calls by name and keeps every return code with its value."""
 
-    def __init__(self, library):
+    def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
-        self.calls = {}
+        self.calls: dict[str, list[Any]] = {}
 
-    def call(self, name, label, value, *arguments):
+    def call(self, name: str, label: str, value: Callable[[], Any], *arguments: Any) -> tuple[int, Any]:
         function = getattr(self.library, name, None)
         code = NOT_FOUND_IN_LIBRARY if function is None else function(*arguments)
         result = value() if code == 0 else None
         self.calls[label] = [code, result]
         return code, result
 
-    def text(self, name, label, size, *arguments):
+    def text(self, name: str, label: str, size: int, *arguments: Any) -> tuple[int, Any]:
         buffer = ctypes.create_string_buffer(size)
         return self.call(name, label, lambda: buffer.value.decode("utf-8", "replace"), *arguments, buffer, size)
 
-    def number(self, name, label, *arguments, kind=ctypes.c_uint):
+    def number(self, name: str, label: str, *arguments: Any, kind: Any = ctypes.c_uint) -> tuple[int, Any]:
         holder = kind()
         return self.call(name, label, lambda: holder.value, *arguments, ctypes.byref(holder))
 
-    def pair(self, name, label, *arguments):
+    def pair(self, name: str, label: str, *arguments: Any) -> tuple[int, Any]:
         first, second = ctypes.c_int(), ctypes.c_int()
         both = (ctypes.byref(first), ctypes.byref(second))
         return self.call(name, label, lambda: [first.value, second.value], *arguments, *both)
 
 
-def read_device(reader, index):
+def read_device(reader: Reader, index: int) -> None:
     handle = ctypes.c_void_p()
     code, _ = reader.call(
         "nvmlDeviceGetHandleByIndex_v2", "handle(%d)" % index, lambda: True, index, ctypes.byref(handle)
@@ -133,7 +139,7 @@ def read_device(reader, index):
     read_fabric(reader, index, handle)
 
 
-def read_partitions(reader, index, handle):
+def read_partitions(reader: Reader, index: int, handle: ctypes.c_void_p) -> None:
     code, count = reader.number("nvmlDeviceGetMaxMigDeviceCount", "mig_max(%d)" % index, handle)
     for slot in range(count if code == 0 else 0):
         part = ctypes.c_void_p()
@@ -149,17 +155,17 @@ def read_partitions(reader, index, handle):
         reader.call("nvmlDeviceGetMemoryInfo", "mig_memory_total(%s)" % label, total, part, ctypes.byref(memory))
 
 
-def read_fabric(reader, index, handle):
+def read_fabric(reader: Reader, index: int, handle: ctypes.c_void_p) -> None:
     info = FabricInfo()
     info.version = ctypes.sizeof(FabricInfo) | (2 << 24)  # NVML_STRUCT_VERSION(GpuFabricInfo, 2)
 
-    def values():
+    def values() -> list[Any]:
         return [info.state, info.status, info.clique_id, any(info.cluster_uuid)]
 
     reader.call("nvmlDeviceGetGpuFabricInfoV", "fabric(%d)" % index, values, handle, ctypes.byref(info))
 
 
-def main():
+def main() -> None:
     library, path, broken = load()
     if library is None:
         print(json.dumps({"missing": not broken, "broken": broken[:4]}))

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")
 _STAND_IN_UUID = re.compile(r"00000000-0000-0000-0000-[0-9a-f]{12}")
 _UUID_PREFIX = re.compile(r"\b(GPU|MIG)-([0-9a-fA-F][0-9a-fA-F-]*)\b")
-_SERIAL = re.compile(r"(?im)^([ \t|]*[^:=\n]*?(?:serial|die id|guid|asset|sdid)[^:=\n]*[:=][ \t]*)(?!N/A|\[N/A\])(\S.*)$")
+_SERIAL = re.compile(
+    r"(?im)^([ \t|]*[^:=\n]*?(?:serial|die id|guid|asset|sdid)[^:=\n]*[:=][ \t]*)(?!N/A|\[N/A\])(\S.*)$"
+)
 _MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}(?![\w:.])|\bfe80::[0-9a-fA-F:]+")
 # A dotted quad may as well be a version; only private ranges and quads behind // or @ are surely addresses.
@@ -81,7 +83,9 @@ class _Redactor:
         text = _IPV6.sub("2001:db8::1", text)
         text = _IPV4.sub(lambda match: self.quads.of(match.group()), text)
         text = _USER_AT_HOST.sub(lambda match: match.group() if match.group() in _BUILDERS else "user@host", text)
-        text = _HOME.sub(lambda match: match.group()[: match.start(1) - match.start()] + self.users.of(match.group(1)), text)
+        text = _HOME.sub(
+            lambda match: match.group()[: match.start(1) - match.start()] + self.users.of(match.group(1)), text
+        )
         for name in self.names:
             text = name.sub("host", text)
         return _SERIAL.sub(lambda match: match.group(1) + "REDACTED", text)

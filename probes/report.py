@@ -42,7 +42,9 @@ def headline(verdict: Verdict, index: dict[str, Any]) -> str:
         seen = summary(verdict.devices)
         if verdict.verdict == UNSUPPORTED:
             return "Not listed: %s. No entry of the support matrix names it; an RFC can propose it." % seen
-        return "Undetermined: %s." % (seen and "%s could not be identified" % seen or "whether an accelerator is here could not be read")
+        return "Undetermined: %s." % (
+            (seen and "%s could not be identified" % seen) or "whether an accelerator is here could not be read"
+        )
     if verdict.verdict == DRAFT:
         word = "Draft RFC only" if entry["status"] == "draft" else "Accepted RFC, nothing built yet"
         return "%s: %s (%s), RFC %d." % (word, seen, entry["id"], entry["rfc"])
@@ -58,11 +60,14 @@ def _supported_line(verdict: Verdict, seen: str, index: dict[str, Any]) -> str:
     kind = "reference target" if entry["status"] == "reference" else "supported target"
     if verdict.verdict == ELIGIBLE:
         if verdict.capacity == "does-not-fit" and "run" in verdict.judged:
-            return "Eligible: %s (%s) is a supported target; the default checkpoint does not fit here (needs %d bytes, %d here)." % (
-                seen,
-                entry["id"],
-                index["model"]["payload_bytes"],
-                verdict.memory_bytes or 0,
+            return (
+                "Eligible: %s (%s) is a supported target; the default checkpoint does not fit here (%d bytes, %d here)."
+                % (
+                    seen,
+                    entry["id"],
+                    index["model"]["payload_bytes"],
+                    verdict.memory_bytes or 0,
+                )
             )
         return "Eligible: %s (%s) is a %s, and this host can %s for it." % (seen, entry["id"], kind, doing)
     bad = [finding for finding in verdict.findings if finding.outcome in (FAIL, UNKNOWN)]
@@ -163,7 +168,9 @@ def _ending(verdict: Verdict, index: dict[str, Any]) -> list[str]:
         fix = next((finding.fix for finding in verdict.findings if finding.fix), "")
         return ["why: %s" % why, "next: %s" % fix]
     if verdict.verdict == ELIGIBLE:
-        return ["next: %s" % ("pip install ." if "build" in verdict.judged else "python3 -m deepinfer.probe --for build")]
+        return [
+            "next: %s" % ("pip install ." if "build" in verdict.judged else "python3 -m deepinfer.probe --for build")
+        ]
     why = next((finding.why for finding in verdict.findings if finding.outcome in (FAIL, UNKNOWN) and finding.why), "")
     return [*(["why: %s" % why] if why else []), "next: mend what is listed, then: %s" % _again(verdict)]
 
@@ -180,7 +187,9 @@ def _again(verdict: Verdict) -> str:
 
 def supported_ids(index: dict[str, Any]) -> list[str]:
     """Ids of the entries that are built for, NVIDIA first."""
-    return sorted((e["id"] for e in index["entries"] if e["status"] == "supported"), key=lambda name: (name[0] != "n", name))
+    return sorted(
+        (e["id"] for e in index["entries"] if e["status"] == "supported"), key=lambda name: (name[0] != "n", name)
+    )
 
 
 def supported_titles(index: dict[str, Any]) -> list[str]:

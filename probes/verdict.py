@@ -38,7 +38,7 @@ def _concerns(finding: Finding, aspects: tuple[str, ...]) -> bool:
 
 
 class DeviceVerdict:
-    """One device with its verdict and the entry that it belongs to (None: no entry lists it, or it is not identified)."""
+    """One device, its verdict and its entry (None: no entry lists it, or it is not identified)."""
 
     __slots__ = ("device", "entry", "label", "source", "verdict")
 

@@ -1,4 +1,4 @@
-"""What the user asked for: a target, compilers, a toolkit. From ``-C deepinfer.*`` keys and ``DEEPINFER_*`` variables."""
+"""What the user asked for by ``-C deepinfer.*`` keys and ``DEEPINFER_*`` variables: target, compilers, toolkit."""
 
 from __future__ import annotations
 

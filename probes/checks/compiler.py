@@ -76,7 +76,9 @@ def needed_text(case: Case) -> str:
 def _unusable(case: Case, chosen: Compiler, needed: str, where: str) -> Finding | None:
     if chosen.problem:
         outcome = UNKNOWN if chosen.unknown else FAIL
-        return Finding(outcome, "%s: %s" % (chosen.path, chosen.problem), needed=needed, where=where, fix=_install(case, needed))
+        return Finding(
+            outcome, "%s: %s" % (chosen.path, chosen.problem), needed=needed, where=where, fix=_install(case, needed)
+        )
     machine = case.view.machine().value
     if chosen.machine and chosen.machine != machine:
         return Finding(
@@ -90,8 +92,10 @@ def _unusable(case: Case, chosen: Compiler, needed: str, where: str) -> Finding 
 
 
 def _install(case: Case, needed: str) -> str:
-    """How to get a compiler on this distribution. Never ``apt-get install g++-13`` blindly: on Debian 12 no such package
-    exists and apt would take the name as a pattern."""
+    """How to get a compiler on this distribution.
+
+    Never ``apt-get install g++-13`` blindly: Debian 12 has no such package, and apt would take the name as a pattern.
+    """
     release = key_values(text_of(case.view.read("/etc/os-release")))
     name, version = release.get("ID", "").strip('"'), release.get("VERSION_ID", "").strip('"')
     toolset = case.view.first(["/opt/rh/gcc-toolset-%d/root/usr/bin/g++" % number for number in (14, 13)])
@@ -100,7 +104,9 @@ def _install(case: Case, needed: str) -> str:
     if name == "ubuntu" and version >= "24.04":
         return "sudo apt-get install g++-13"
     if name == "debian" and version == "12":
-        return "Debian 12 packages no GCC >= 13: use Debian 13 or Ubuntu 24.04, or export CXX=/path/to/g++ of %s" % needed
+        return (
+            "Debian 12 packages no GCC >= 13: use Debian 13 or Ubuntu 24.04, or export CXX=/path/to/g++ of %s" % needed
+        )
     if name in ("rhel", "rocky", "almalinux", "centos"):
         return "sudo dnf install gcc-toolset-13-gcc-c++ && source /opt/rh/gcc-toolset-13/enable"
     return "install %s and: export CXX=/path/to/it" % needed

@@ -75,7 +75,9 @@ def answers(case: Case) -> Finding | None:
             return Finding(FAIL if ascend.certain else UNKNOWN, ascend.problem[0], fix=ascend.problem[1])
         if ascend.answered_by:
             return Finding(PASS, ascend.answered_by)
-        return Finding(WARN, "npu-smi is not here; the device is known by its PCI id", fix="mount /usr/local/bin/npu-smi")
+        return Finding(
+            WARN, "npu-smi is not here; the device is known by its PCI id", fix="mount /usr/local/bin/npu-smi"
+        )
     facts = case.facts.nvidia
     if facts.problem:
         outcome = FAIL if facts.problem.certain else UNKNOWN
@@ -85,7 +87,9 @@ def answers(case: Case) -> Finding | None:
     if not facts.kernel.is_present or not any(device.exposed for device in case.devices):
         return None  # driver.module or exposure.nodes says why
     return Finding(
-        UNKNOWN, "neither NVML nor nvidia-smi is here", fix="run the probe where nvidia-smi works: docker run --gpus all ..."
+        UNKNOWN,
+        "neither NVML nor nvidia-smi is here",
+        fix="run the probe where nvidia-smi works: docker run --gpus all ...",
     )
 
 

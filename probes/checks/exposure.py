@@ -15,7 +15,9 @@ def nodes(case: Case) -> Finding | None:
     given = [device for device in case.devices if device.exposed]
     if given and not any(device.exposed is None for device in case.devices):
         some = len(given) < max(on_bus, len(case.devices))
-        text = "%d of %d devices" % (len(given), max(on_bus, len(case.devices))) if some else "all %d devices" % len(given)
+        text = (
+            "%d of %d devices" % (len(given), max(on_bus, len(case.devices))) if some else "all %d devices" % len(given)
+        )
         return Finding(PASS, text, where="/dev")
     held = [device for device in case.devices if device.pci_driver == "vfio-pci"]
     if held:

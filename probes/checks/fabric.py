@@ -18,7 +18,11 @@ def state(case: Case) -> Finding | None:
     if not usable or not case.facts.nvidia.answered_by:
         return None
     seen = [device.fabric for device in usable if device.fabric]
-    bad = [pair for pair in seen if pair[0] not in (*_NONE, "Completed") or (pair[0] == "Completed" and pair[1] != "Success")]
+    bad = [
+        pair
+        for pair in seen
+        if pair[0] not in (*_NONE, "Completed") or (pair[0] == "Completed" and pair[1] != "Success")
+    ]
     if bad:
         return Finding(
             FAIL,

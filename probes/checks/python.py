@@ -27,11 +27,14 @@ def version(case: Case) -> Finding:
     if other.is_present:
         fix = "use the one that is here: %s -m deepinfer.probe, and pip of the same interpreter" % wanted
     else:
-        fix = "install CPython %s (Ubuntu 24.04: sudo apt-get install %s-venv %s-dev; elsewhere: uv python install %s)" % (
-            wanted[len("python") :],
-            wanted,
-            wanted,
-            wanted[len("python") :],
+        fix = (
+            "install CPython %s (Ubuntu 24.04: sudo apt-get install %s-venv %s-dev; elsewhere: uv python install %s)"
+            % (
+                wanted[len("python") :],
+                wanted,
+                wanted,
+                wanted[len("python") :],
+            )
         )
     return Finding(FAIL, label, needed="CPython " + spec["text"], where="the running interpreter", fix=fix)
 
@@ -46,7 +49,9 @@ def headers(case: Case) -> Finding | None:
     if held is True:
         return Finding(PASS, "Python.h is there")
     if held is None:
-        return Finding(UNKNOWN, facts.reason or "not recorded", needed="Python.h", fix="run the probe on the host itself")
+        return Finding(
+            UNKNOWN, facts.reason or "not recorded", needed="Python.h", fix="run the probe on the host itself"
+        )
     return Finding(
         FAIL,
         "no Python.h",

@@ -11,6 +11,7 @@ from deepinfer.probes.match import same_soc
 from deepinfer.probes.toolchain import missing_architectures
 
 _CUDA_PLACES = "CUDA_HOME, nvcc on PATH, /usr/local/cuda*, /opt/cuda, $CONDA_PREFIX, site-packages/nvidia/cu13"
+_WHEELS = [name + "==13.0.*" for name in ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-nvvm")]
 _CANN_PLACES = "ASCEND_HOME_PATH, /usr/local/Ascend/cann*, /usr/local/Ascend/ascend-toolkit/latest, ~/Ascend"
 
 
@@ -22,9 +23,7 @@ def cuda_version(case: Case) -> Finding:
     """
     spec = case.entry["require"]["toolkit"]["spec"]
     needed = "CUDA " + spec["text"]
-    fix = "install CUDA %s, or: pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-nvvm nvidia-cuda-cccl" % (
-        spec["text"]
-    )
+    fix = "install CUDA %s, or: pip install %s" % (spec["text"], " ".join(_WHEELS))
     kit = case.toolchain.cuda
     if kit is None:
         local = case.view.names("/usr/local")
@@ -52,7 +51,9 @@ def cuda_parts(case: Case) -> Finding | None:
         return Finding(PASS, "complete", where=kit.root)
     names = ", ".join(part for part, _ in kit.missing)
     wheels = sorted({wheel for _, wheel in kit.missing})
-    fix = "pip install %s" % " ".join(wheels) if kit.wheels else "reinstall this toolkit, or set CUDA_HOME to a whole one"
+    fix = (
+        "pip install %s" % " ".join(wheels) if kit.wheels else "reinstall this toolkit, or set CUDA_HOME to a whole one"
+    )
     return Finding(FAIL, "missing: %s" % names, needed="nvcc with its headers", where=kit.root, fix=fix)
 
 
@@ -71,7 +72,12 @@ def cuda_consistent(case: Case) -> Finding | None:
     if len(set(seen.values())) == 1:
         return Finding(PASS, text, where=kit.root)
     return Finding(
-        FAIL, text, needed="one release", where=kit.root, why="two toolkits are mixed", fix="set CUDA_HOME to a whole toolkit"
+        FAIL,
+        text,
+        needed="one release",
+        where=kit.root,
+        why="two toolkits are mixed",
+        fix="set CUDA_HOME to a whole toolkit",
     )
 
 
@@ -135,7 +141,9 @@ def cann_roots(case: Case) -> Finding | None:
         return None
     text = ", ".join("%s=%s" % (name, case.view.shown(root)) for name, root in sorted(roots.items()))
     first = case.view.shown(next(iter(roots.values())))
-    return Finding(FAIL, text, needed="one root", where="environment", fix="in a new shell: source %s/set_env.sh" % first)
+    return Finding(
+        FAIL, text, needed="one root", where="environment", fix="in a new shell: source %s/set_env.sh" % first
+    )
 
 
 @check("toolkit.cann_chip", aspects=("build",), vendors=("ascend",))
@@ -152,5 +160,7 @@ def cann_chip(case: Case) -> Finding | None:
             return Finding(WARN, "no %s.ini" % device.arch, where=kit.root, fix=fix)
     patterns = case.entry["match"]["soc"]
     if not case.devices and not any(same_soc(pattern, name) for pattern in patterns for name in known):
-        return Finding(WARN, "no chip of this family", where=kit.root, fix="install the ops package of this chip family")
+        return Finding(
+            WARN, "no chip of this family", where=kit.root, fix="install the ops package of this chip family"
+        )
     return Finding(PASS, "%d chips" % len(known), where=kit.root)

@@ -38,7 +38,9 @@ class Compiler:
     @property
     def label(self) -> str:
         names = {"gcc": "GCC", "clang": "Clang", "intel": "Intel C++"}
-        return "%s %s" % (names.get(self.family, "compiler"), dotted(self.version)) if self.family else "no C++ compiler"
+        return (
+            "%s %s" % (names.get(self.family, "compiler"), dotted(self.version)) if self.family else "no C++ compiler"
+        )
 
 
 def ask(view: HostView, words: list[str], origin: str) -> Compiler:

@@ -87,7 +87,9 @@ def inspect(view: HostView, root: str, origin: str, *, deep: bool = True) -> Too
             _read_version(view, found.value, kit)
         elif part == "crt/host_config.h":
             _read_bounds(view, found.value, kit)
-    kit.score = sum(1 for place in SCORED if view.exists("%s/%s" % (kit.root, place)).is_present) - 10 * len(kit.missing)
+    kit.score = sum(1 for place in SCORED if view.exists("%s/%s" % (kit.root, place)).is_present) - 10 * len(
+        kit.missing
+    )
     if deep and not any(part == "nvcc" for part, _ in kit.missing):
         _ask_nvcc(view, kit)
     return kit
@@ -145,7 +147,7 @@ def _why(answer: object) -> str:
 
 
 def root_of_nvcc(view: HostView, path: str) -> str:
-    """The root that the nvcc at ``path`` belongs to, through links and wrapper scripts; an empty string if it will not say."""
+    """The root of the nvcc at ``path``, through links and wrapper scripts; an empty string if it will not say."""
     real = view.real(path)
     if real.is_present and real.value.endswith("/bin/nvcc"):
         root = real.value[: -len("/bin/nvcc")] or "/"
@@ -181,7 +183,7 @@ def on_path(view: HostView) -> Toolkit | None:
 
 
 def elsewhere(view: HostView, known: list[str]) -> list[Toolkit]:
-    """Toolkits in the usual places, best first: complete before incomplete, then newer. Roots in ``known`` are left out."""
+    """Toolkits in the usual places but ``known``, best first: complete before incomplete, then newer."""
     places = []
     local = view.names("/usr/local")
     for name in local.value or []:

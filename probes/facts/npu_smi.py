@@ -1,7 +1,7 @@
 """Parsers of npu-smi's output: its tables by their header (three layouts), the board page, the mapping page.
 
-910B and 310P print two lines a chip in three columns, A3 the same with two dies a card, 950 gives the NPU id a column of
-its own. ``-c`` is rejected on 950, and its mapping has no "Chip Logic ID".
+910B and 310P print two lines a chip in three columns, A3 the same with two dies a card, 950 gives the NPU id a
+column of its own. ``-c`` is rejected on 950, and its mapping has no "Chip Logic ID".
 """
 
 from __future__ import annotations

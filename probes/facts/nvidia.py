@@ -54,7 +54,9 @@ class NvidiaFacts:
     @property
     def driver_version(self) -> str:
         """The kernel module's version, else the one that the runtime names."""
-        return self.kernel.value if self.kernel.is_present else (self.driver_versions[0] if self.driver_versions else "")
+        return (
+            self.kernel.value if self.kernel.is_present else (self.driver_versions[0] if self.driver_versions else "")
+        )
 
 
 def collect(view: HostView, bus: Fact) -> NvidiaFacts:

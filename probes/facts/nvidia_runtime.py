@@ -35,7 +35,9 @@ def _ask_nvml(view: HostView, facts: NvidiaFacts) -> bool:
     if code is None:
         broken = document.value.get("broken")
         if isinstance(broken, list) and broken:
-            facts.problem = Problem("the driver library cannot be loaded", str(broken[0])[:200], _LIBRARY_FIX, certain=True)
+            facts.problem = Problem(
+                "the driver library cannot be loaded", str(broken[0])[:200], _LIBRARY_FIX, certain=True
+            )
         return False
     if code != nvml.SUCCESS:
         reason, fix = nvml.ERRORS.get(code, ("NVML answers error %d" % code, "run nvidia-smi and read its message"))
@@ -116,7 +118,9 @@ def _ask_banner(view: HostView, facts: NvidiaFacts, answer: Fact) -> None:
     plain = view.run(["nvidia-smi"]) if not (answer.is_present and answer.value.rc != 0) else answer
     if not plain.is_present:
         if answer.is_present:
-            facts.problem = Problem("nvidia-smi prints what nobody can parse: %.200r" % answer.value.out, "", "", certain=False)
+            facts.problem = Problem(
+                "nvidia-smi prints what nobody can parse: %.200r" % answer.value.out, "", "", certain=False
+            )
         return
     version, facts.cuda_version = nvidia_smi.parse_banner(plain.value.out)
     if plain.value.rc == 0:

@@ -72,7 +72,7 @@ def parse_fabric(text: str) -> list[tuple[str, str]]:
     for number, line in enumerate(lines):
         if line.strip() != "Fabric":
             continue
-        values = {}
+        values: dict[str, str] = {}
         for follower in lines[number + 1 : number + 5]:
             key, mark, value = follower.partition(":")
             if mark:

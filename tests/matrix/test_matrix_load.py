@@ -19,7 +19,10 @@ def test_one_run_reports_findings_of_several_files(edit, findings):
     found = findings()
     assert {"M1", "M2", "M3", "M4"} <= {finding.rule for finding in found}
     assert {finding.path for finding in found} >= {
-        SM100, "matrix/model.toml", "rfcs/0047-sm90.md", "matrix/entries/ascend-950.toml"
+        SM100,
+        "matrix/model.toml",
+        "rfcs/0047-sm90.md",
+        "matrix/entries/ascend-950.toml",
     }
     assert found == sorted(found)
 

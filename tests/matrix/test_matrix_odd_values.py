@@ -14,8 +14,15 @@ from deepinfer.matrix.rules import check
 from deepinfer.matrix.validate import validate
 
 ODD: list[Any] = [7, -1, "", "x", "*", True, [], [1], ["x"], {}, {"a": 1}, [{}], [{"a": "b"}], 1.5]
-FILES = ["matrix/entries/nvidia-sm100.toml", "matrix/entries/nvidia-sm90.toml", "matrix/entries/host-cpu.toml",
-         "matrix/model.toml", "matrix/variables.toml", "matrix/guidance.toml", "rfcs/0047-sm90.md"]
+FILES = [
+    "matrix/entries/nvidia-sm100.toml",
+    "matrix/entries/nvidia-sm90.toml",
+    "matrix/entries/host-cpu.toml",
+    "matrix/model.toml",
+    "matrix/variables.toml",
+    "matrix/guidance.toml",
+    "rfcs/0047-sm90.md",
+]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -73,8 +73,11 @@ def test_every_rule_has_a_mutant():
     assert {mutant[0] for mutant in MUTANTS} == set(RULES)
 
 
-@pytest.mark.parametrize(("rule", "name", "old", "new", "words"), MUTANTS,
-                         ids=["%s-%d" % (mutant[0], number) for number, mutant in enumerate(MUTANTS)])
+@pytest.mark.parametrize(
+    ("rule", "name", "old", "new", "words"),
+    MUTANTS,
+    ids=["%s-%d" % (mutant[0], number) for number, mutant in enumerate(MUTANTS)],
+)
 def test_a_mutant_is_found(rule, name, old, new, words, edit, findings):
     edit(name, old, new)
     found = [finding for finding in findings() if finding.rule == rule and words in finding.message]
