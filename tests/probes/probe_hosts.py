@@ -1,0 +1,307 @@
+"""Builds records of hosts: a good 8 x B200 server and a good Ascend 950 server, each with any part changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+from deepinfer.matrix.index import load_index
+from deepinfer.probes.check import Finding
+from deepinfer.probes.judge import judge
+from deepinfer.probes.recorded import RecordedView, check_record
+from deepinfer.probes.verdict import Verdict
+from deepinfer.probes.wish import Wish
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTS = sorted((ROOT / "tests" / "hosts").glob("*.json"))
+INDEX = load_index()
+HEADER = "index, name, uuid, compute_cap, memory.total [MiB], driver_version, pci.bus_id, mig.mode.current"
+QUERY = "nvidia-smi --query-gpu=index,name,uuid,compute_cap,memory.total,driver_version,pci.bus_id,mig.mode.current --format=csv"
+LISTED = [
+    "/dev",
+    "/etc",
+    "/opt",
+    "/proc/driver",
+    "/sys/bus/pci/devices",
+    "/sys/bus/ub/devices",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/local",
+]
+CUDA_ARCHS = "75 80 86 87 88 89 90 100 110 103 120 121"
+GPP = "g++ -E -P -x c++ -"
+CANN = "/usr/local/Ascend/cann-9.2.0"
+PYTHON = {
+    "version": "3.12.3",
+    "implementation": "cpython",
+    "headers": True,
+    "site_packages": "/usr/lib/python3/dist-packages",
+}
+UBUNTU = 'PRETTY_NAME="Ubuntu 24.04.3 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\nID=ubuntu\n'
+DEBIAN = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_ID="12"\nID=debian\n'
+
+
+def uuid(number: int) -> str:
+    return "00000000-0000-0000-0000-%012x" % number
+
+
+def say(out: str = "", rc: int | None = 0, err: str = "") -> dict[str, Any]:
+    """The answer of a command."""
+    return {"rc": rc, "out": out, "err": err}
+
+
+def gcc(version: str, *, machine: str = "") -> dict[str, Any]:
+    """What the preprocessor of GCC answers."""
+    tail = {"": "", "x86_64": " 1 __aarch64__", "aarch64": " __x86_64__ 1", "other": " __x86_64__ __aarch64__"}[machine]
+    words = version.replace(".", " ")
+    return say('%s __clang_major__ __clang_minor__ __INTEL_LLVM_COMPILER "%s"%s\n' % (words, version, tail))
+
+
+def pci(address: str, identity: str, klass: str = "0x030200", driver: str = "nvidia") -> dict[str, str]:
+    """Files of one PCI function; ``identity`` is vendor:device."""
+    base = "/sys/bus/pci/devices/%s/" % address
+    vendor, device = identity.split(":")
+    files = {base + "vendor": "0x%s\n" % vendor, base + "device": "0x%s\n" % device, base + "class": klass + "\n"}
+    if driver:
+        files[base + "driver"] = "-> ../../../../bus/pci/drivers/" + driver
+    return files
+
+
+def cuda_root(
+    root: str,
+    version: str = "13.0.88",
+    archs: str = CUDA_ARCHS,
+    max_gcc: int = 15,
+    *,
+    header: str = "",
+    leave_out: tuple[str, ...] = (),
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Files and commands of a CUDA toolkit. ``header``: the version that cuda.h names, if it is another."""
+    major, minor = (header or version).split(".")[:2]
+    include = root + "/targets/x86_64-linux/include"
+    files = {
+        root + "/bin/nvcc": "<exe>",
+        include + "/cuda.h": "#define CUDA_VERSION %d\n" % (int(major) * 1000 + int(minor) * 10),
+        include + "/crt/host_config.h": "#if __GNUC__ > %d\n" % max_gcc,
+    }
+    release = ".".join(version.split(".")[:2])
+    told = "Cuda compilation tools, release %s, V%s\nBuild cuda_%s.r%s/compiler.38244171_0\n" % (
+        release,
+        version,
+        release,
+        release,
+    )
+    cmds = {
+        root + "/bin/nvcc --version": say("nvcc: NVIDIA (R) Cuda compiler driver\n" + told),
+        root + "/bin/nvcc --list-gpu-arch": say("".join("compute_%s\n" % arch for arch in archs.split())),
+    }
+    return {path: text for path, text in files.items() if not path.endswith(leave_out or ("//",))}, cmds
+
+
+def gpu_row(index: int, name: str, cc: str, memory: str, driver: str, mig: str) -> str:
+    return "%d, %s, GPU-%s, %s, %s, %s, 00000000:%02X:00.0, %s" % (
+        index,
+        name,
+        uuid(index + 1),
+        cc,
+        memory,
+        driver,
+        0x10 + index,
+        mig,
+    )
+
+
+def b200_host(
+    *,
+    count: int = 8,
+    name: str = "NVIDIA B200",
+    cc: str = "10.0",
+    pci_id: str = "10de:2901",
+    memory: str = "183359 MiB",
+    driver: str = "580.126.09",
+    driver_cuda: str = "13.0",
+    mig: str = "Disabled",
+    fabric: tuple[str, str] | None = ("Completed", "Success"),
+    cuda: str = "13.0.88",
+    archs: str = CUDA_ARCHS,
+    max_gcc: int = 15,
+    compiler: str = "13.3.0",
+    python: str = "3.12.3",
+    env: dict[str, str] | None = None,
+    files: dict[str, str | None] | None = None,
+    cmds: dict[str, Any] | None = None,
+    dev: list[str] | None = None,
+    libs: dict[str, Any] | None = None,
+    rows: list[str] | None = None,
+) -> dict[str, Any]:
+    """A server that is eligible unless something is changed. A file or command given as None is taken away."""
+    held = {
+        "/etc/os-release": UBUNTU,
+        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build\n"
+        % driver,
+        "/usr/local/cuda": "-> /usr/local/cuda-13.0",
+    }
+    for soname in ("libcuda.so", "libnvidia-ml.so"):
+        held["/usr/lib/x86_64-linux-gnu/%s.1" % soname] = "-> %s.%s" % (soname, driver)
+        held["/usr/lib/x86_64-linux-gnu/%s.%s" % (soname, driver)] = "<lib>"
+    for index in range(count):
+        held.update(pci("0000:%02x:00.0" % (0x10 + index), pci_id))
+    toolkit_files, commands = cuda_root("/usr/local/cuda-13.0", cuda, archs, max_gcc)
+    held.update(toolkit_files)
+    commands[GPP] = gcc(compiler)
+    if rows is None:
+        rows = [gpu_row(index, name, cc, memory, driver, mig) for index in range(count)]
+    commands[QUERY] = say("\n".join([HEADER, *rows]) + "\n")
+    commands["nvidia-smi"] = say(
+        "| NVIDIA-SMI %s   Driver Version: %s   CUDA Version: %s |" % (driver, driver, driver_cuda)
+    )
+    section = "" if fabric is None else "    Fabric\n        State    : %s\n        Status   : %s\n" % fabric
+    commands["nvidia-smi -q"] = say(section)
+    nodes = ["/dev/nvidia%d" % index for index in range(count)] + ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    return _changed(
+        {
+            "schema": 1,
+            "machine": "x86_64",
+            "system": "Linux",
+            "python": dict(PYTHON, version=python),
+            "env": {"PATH": "/usr/local/cuda/bin:/usr/bin:/bin"},
+            "listed": list(LISTED),
+            "files": held,
+            "dev": nodes if dev is None else dev,
+            "cmds": commands,
+            "libs": libs or {},
+        },
+        env,
+        files,
+        cmds,
+    )
+
+
+def npu_table(
+    chips: list[tuple[int, str]], *, separate: bool = True, hbm: int = 131072, version: str = "25.7.rc1.6"
+) -> str:
+    """``npu-smi info``: with the NPU id in its own column (950) or before the name (910)."""
+    lines = ["+---+", "| npu-smi %s    Version: %s   |" % (version, version), "+---+"]
+    if separate:
+        lines += ["| NPU ID | Name | Health | Power(W) |", "|   |   | Bus-Id | HBM-Usage(MB) |", "+===+"]
+    else:
+        lines += ["| NPU   Name | Health | Power(W) |", "| Chip | Bus-Id | HBM-Usage(MB) |", "+===+"]
+    for place, (npu, name) in enumerate(chips):
+        bus = "0000:%02X:00.0" % (0x60 + place)
+        first = "| %d      | %s " % (npu, name) if separate else "| %d     %s " % (npu, name)
+        lines.append(first + "| OK            | 195.6       56                0     / 0             |")
+        lines.append(
+            ("|   |   | %s" if separate else "| 0  | %s") % bus + "  | 0     0    / 0       5239  / %d |" % hbm
+        )
+        lines.append("+===+")
+    return "\n".join(lines) + "\n"
+
+
+def ascend_host(
+    *,
+    chips: list[tuple[int, str]] | None = None,
+    separate: bool = True,
+    pci_id: str = "19e5:d806",
+    board: dict[str, Any] | None = None,
+    cann: str = "9.2.0",
+    env: dict[str, str] | None = None,
+    files: dict[str, str | None] | None = None,
+    cmds: dict[str, Any] | None = None,
+    dev: list[str] | None = None,
+) -> dict[str, Any]:
+    """An Ascend 950PR server that is eligible unless something is changed."""
+    chips = [(0, "Ascend950PR"), (1, "Ascend950PR")] if chips is None else chips
+    held = {
+        "/etc/os-release": 'NAME="openEuler"\nID="openEuler"\nVERSION_ID="24.03"\n',
+        "/usr/local/Ascend/driver/version.info": "Version=25.7.rc1.6\npackage_version=25.7.rc1.6\n",
+        CANN + "/set_env.sh": "<script>",
+        CANN + "/x86_64-linux/ascend_toolkit_install.info": "package_name=Ascend-cann-toolkit\nversion=%s\n" % cann,
+        CANN + "/x86_64-linux/data/platform_config/Ascend950PR_9579.ini": "[version]\n",
+        "/usr/local/Ascend/cann": "-> " + CANN,
+    }
+    for place in range(len(chips)):
+        if pci_id:
+            held.update(pci("0000:%02x:00.0" % (0x60 + place), pci_id, "0x120000", "devdrv_device_driver"))
+    commands = {GPP: gcc("13.3.1"), "npu-smi info": say(npu_table(chips, separate=separate))}
+    page = say("NPU ID : 0\nNPU Name : 9579\nChip Name : Ascend950PR\nCompatibility : OK\n")
+    commands.update(board if board is not None else {"npu-smi info -t board -i %d" % npu: page for npu, _ in chips})
+    nodes = ["/dev/davinci%d" % place for place in range(len(chips))] + ["/dev/davinci_manager", "/dev/hisi_hdc"]
+    variables = {
+        "PATH": "/usr/bin:/bin",
+        "ASCEND_HOME_PATH": CANN,
+        "ASCEND_TOOLKIT_HOME": CANN,
+        "ASCEND_OPP_PATH": CANN + "/opp",
+    }
+    return _changed(
+        {
+            "schema": 1,
+            "machine": "x86_64",
+            "python": dict(PYTHON),
+            "env": variables,
+            "listed": list(LISTED),
+            "files": held,
+            "dev": nodes if dev is None else dev,
+            "cmds": commands,
+        },
+        env,
+        files,
+        cmds,
+    )
+
+
+def bare_host(**changes: Any) -> dict[str, Any]:
+    """A host without any accelerator."""
+    return _changed(
+        {
+            "schema": 1,
+            "machine": "x86_64",
+            "python": dict(PYTHON),
+            "env": {"PATH": "/usr/bin:/bin"},
+            "listed": list(LISTED),
+            "files": {"/etc/os-release": DEBIAN, **pci("0000:00:02.0", "1013:00b8", "0x030000", "")},
+            "dev": ["/dev/null"],
+            "cmds": {GPP: gcc("12.2.0")},
+        },
+        changes.get("env"),
+        changes.get("files"),
+        changes.get("cmds"),
+    )
+
+
+def _changed(record: dict[str, Any], env: Any, files: Any, cmds: Any) -> dict[str, Any]:
+    for key, changes in (("env", env), ("files", files), ("cmds", cmds)):
+        for name, value in (changes or {}).items():
+            if value is None:
+                record[key].pop(name, None)
+            else:
+                record[key][name] = value
+    return record
+
+
+def without(record: dict[str, Any], *beginnings: str) -> dict[str, Any]:
+    """A copy of ``record`` with no file, node, command or listed folder that begins with one of ``beginnings``."""
+    record = copy.deepcopy(record)
+    for key in ("files", "cmds"):
+        record[key] = {name: value for name, value in record[key].items() if not name.startswith(beginnings)}
+    for key in ("dev", "listed"):
+        record[key] = [name for name in record[key] if not name.startswith(beginnings)]
+    return record
+
+
+def judged(record: dict[str, Any], aspect: str = "both", wish: Wish | None = None) -> Verdict:
+    """The verdict on ``record``, after a journey through JSON."""
+    return judge(RecordedView(check_record(json.loads(json.dumps(record)))), INDEX, wish or Wish(), aspect=aspect)
+
+
+def finding(verdict: Verdict, identity: str) -> Finding:
+    """The finding of one check."""
+    found = [item for item in verdict.findings if item.id == identity]
+    assert found, "%s is not among %s" % (identity, [item.id for item in verdict.findings])
+    return found[0]
+
+
+def outcomes(verdict: Verdict, *bad: str) -> set[str]:
+    """Ids of the checks with one of the outcomes ``bad`` (default: fail and unknown)."""
+    return {item.id for item in verdict.findings if item.outcome in (bad or ("fail", "unknown"))}
