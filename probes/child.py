@@ -19,29 +19,53 @@ class Unanswered(Exception):
     """The command gave no usable answer; ``str()`` is the reason."""
 
 
-def run(path: str, argv: list[str], stdin: bytes, seconds: float) -> tuple[int, str, str]:
-    """Run ``path`` with ``argv`` and return (exit code, out, err). Raises :class:`Unanswered` or :class:`OSError`."""
+class Running:
+    """A started command; :meth:`answer` waits for it. Starting early lets a slow one overlap with other work."""
+
+    __slots__ = ("err", "out", "pid")
+
+    def __init__(self, pid: int, out: int, err: int) -> None:
+        self.pid = pid
+        self.out = out
+        self.err = err
+
+    def answer(self, seconds: float) -> tuple[int, str, str]:
+        """(exit code, out, err), once. Raises :class:`Unanswered` after ``seconds`` from now."""
+        try:
+            return _collect(self.pid, self.out, self.err, time.monotonic() + seconds, seconds)
+        finally:
+            os.close(self.out)
+            os.close(self.err)
+
+
+def start(path: str, argv: list[str], stdin: bytes = b"") -> Running:
+    """Start ``path`` with ``argv``. Raises :class:`OSError` if it cannot be started."""
     env = dict(os.environ, LC_ALL="C", LANG="C", LANGUAGE="C")
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     in_read, in_write = os.pipe()
     try:
-        try:
-            os.write(in_write, stdin)  # a few words: always fits the pipe
-            os.close(in_write)
-            actions = [
-                (os.POSIX_SPAWN_DUP2, in_read, 0),
-                (os.POSIX_SPAWN_DUP2, out_write, 1),
-                (os.POSIX_SPAWN_DUP2, err_write, 2),
-            ]
-            pid = os.posix_spawn(path, argv, env, file_actions=actions, setpgroup=0, setsigdef=[SIGPIPE])
-        finally:
-            for end in (in_read, out_write, err_write):
-                os.close(end)
-        return _collect(pid, out_read, err_read, time.monotonic() + seconds, seconds)
-    finally:
+        os.write(in_write, stdin)  # a few words: always fits the pipe
+        os.close(in_write)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, in_read, 0),
+            (os.POSIX_SPAWN_DUP2, out_write, 1),
+            (os.POSIX_SPAWN_DUP2, err_write, 2),
+        ]
+        pid = os.posix_spawn(path, argv, env, file_actions=actions, setpgroup=0, setsigdef=[SIGPIPE])
+    except OSError:
         os.close(out_read)
         os.close(err_read)
+        raise
+    finally:
+        for end in (in_read, out_write, err_write):
+            os.close(end)
+    return Running(pid, out_read, err_read)
+
+
+def run(path: str, argv: list[str], stdin: bytes, seconds: float) -> tuple[int, str, str]:
+    """Run ``path`` with ``argv`` and return (exit code, out, err). Raises :class:`Unanswered` or :class:`OSError`."""
+    return start(path, argv, stdin).answer(seconds)
 
 
 def _collect(pid: int, out_fd: int, err_fd: int, deadline: float, seconds: float) -> tuple[int, str, str]:

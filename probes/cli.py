@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from deepinfer.probes.live import LiveView
     from deepinfer.probes.verdict import Verdict
     from deepinfer.probes.view import HostView
 
@@ -109,11 +110,11 @@ def _run(options: Options) -> int:
 
         sys.stdout.write("deepinfer %s\n" % __version__)
         return 0
+    view, raw = _open(options)  # first: a driver that must wake up does so while the rest is loaded
     from deepinfer.matrix.index import load_index
     from deepinfer.probes.judge import judge
 
     index = load_index()
-    view, raw = _open(options)
     verdict = judge(view, index, _wish(options, view, index), aspect=options.values.get("--for", "both"))
     if "--record" in options.values:
         _record(options, view, raw, index)
@@ -140,13 +141,19 @@ def _open(options: Options) -> tuple[HostView, dict[str, Any] | None]:
 
         recorded = load_record(options.values["--replay"])
         return recorded, recorded.record
-    from deepinfer.probes.live import LiveView
-
     if "--record" in options.values:
         from deepinfer.probes.recording import RecordingView
 
-        return RecordingView(LiveView()), None
-    return LiveView(), None
+        return RecordingView(_awake()), None
+    return _awake(), None
+
+
+def _awake() -> LiveView:
+    from deepinfer.probes.live import LiveView
+
+    view = LiveView()
+    view.warm()
+    return view
 
 
 def _record(options: Options, view: HostView, raw: dict[str, Any] | None, index: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from deepinfer.probes.view import CHILD_SECONDS, HostView, Result
 
 READ_LIMIT = 1 << 20  # bytes; every file that the probe reads is far smaller
 NVML_SECONDS = 20.0  # driver start-up on an 8-GPU host without a persistence daemon takes several seconds
+_READER_WORDS = ["python", "-I", "-S", "-B"]
 _GONE = (2, 20)  # ENOENT, ENOTDIR: the only errors that prove absence
 
 
@@ -21,7 +22,18 @@ def _failure(error: OSError, path: str) -> Fact:
 
 
 class LiveView(HostView):
-    """Answers from the running system. ``root`` exists for nobody: tests use recorded hosts."""
+    """Answers from the running system."""
+
+    def __init__(self) -> None:
+        self._nvml_child: child.Running | None = None
+
+    def warm(self) -> None:
+        """Start the NVML reader if there is a driver, so that the driver wakes up while the probe loads itself."""
+        if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidiactl"):
+            try:
+                self._nvml_child = child.start(sys.executable, [*_READER_WORDS, _reader()])
+            except OSError:
+                self._nvml_child = None  # nvml() tries again and says why
 
     def system(self) -> Fact:
         return present(os.uname().sysname, "uname")
@@ -105,13 +117,16 @@ class LiveView(HostView):
         return present(Result(rc, out, err), " ".join(argv))
 
     def nvml(self) -> Fact:
-        reader = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_reader.py")
-        if not sys.executable or not os.path.exists(reader):
+        running, self._nvml_child = self._nvml_child, None
+        if not sys.executable or not os.path.exists(_reader()):
             return unknown("no interpreter to ask NVML with", "nvml")
-        answer = self.run([sys.executable, "-I", "-S", "-B", reader], seconds=NVML_SECONDS)
-        if not answer.is_present:
-            return unknown(answer.reason or "no answer", "nvml")
-        return parse_reader(answer.value)
+        try:
+            running = running or child.start(sys.executable, [*_READER_WORDS, _reader()])
+            return parse_reader(Result(*running.answer(NVML_SECONDS)))
+        except child.Unanswered as silence:
+            return unknown(str(silence), "nvml")
+        except OSError as error:
+            return unknown("the NVML reader cannot be started: %s" % error.strerror, "nvml")
 
 
 def parse_reader(result: Result) -> Fact:
@@ -129,6 +144,10 @@ def parse_reader(result: Result) -> Fact:
     if document.get("missing"):
         return absent("nvml")
     return present(document, "nvml")
+
+
+def _reader() -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_reader.py")
 
 
 def _site_packages() -> str:

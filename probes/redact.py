@@ -110,7 +110,17 @@ def redact(record: dict[str, Any], names: list[str] | None = None) -> dict[str, 
     result = _map(record, redactor.apply)
     if not isinstance(result, dict):
         raise TypeError("a record is a dict")
+    kernel = result.get("files", {}).get("/proc/version")
+    if isinstance(kernel, str):
+        result["files"]["/proc/version"] = _plain_kernel(kernel)
     return result
+
+
+def _plain_kernel(line: str) -> str:
+    """``Linux version 6.6.87.2-microsoft ...``: builders, hosts and local names dropped, the sign of WSL kept."""
+    match = re.match(r"Linux version \d+(?:\.\d+)*", line)
+    sign = "-microsoft" if "microsoft" in line.lower() else ""
+    return (match.group() if match else "Linux version") + sign + "\n"
 
 
 def _strings(value: Any) -> list[str]:
