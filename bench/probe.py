@@ -12,25 +12,25 @@ Exit codes: 0 every goal is met, 1 a goal is missed, 2 wrong arguments, 3 a goal
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from peers import PEERS, Unavailable, find, last_line
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU_GOAL = 0.6  # of flashinfer's stand-alone file
 PEAK_GOAL_MIB = 4.0  # over a bare interpreter
 RUN_LIMIT_S = 60.0
-FETCH_LIMIT_S = 900.0
+OURS = ("-m", "deepinfer.probe", "--json")
 ANSWERS = (0, 3, 4, 5, 6, 7)  # the probe's verdicts; its other codes mean that it did not do its work
 
 # Runs a tool as its own command line does, then says what this one process took at most.
@@ -57,36 +57,6 @@ finally:
         peak = [line.split()[1] for line in file if line.startswith("VmHWM:")]
     sys.stderr.write("\\npeak_kib=" + peak[0])
 """
-
-
-class Peer(NamedTuple):
-    """A file inside a wheel. The hash says that every run measures the same file."""
-
-    name: str
-    requirement: str
-    member: str
-    sha256: str
-    words: tuple[str, ...] = ()
-    pip: tuple[str, ...] = ()
-
-
-PEERS = (
-    Peer(
-        "flashinfer",
-        "flashinfer-python==0.7.4",
-        "flashinfer/collect_env.py",
-        "0858bcbb4ff07d433438fe03213672f77b282561b7e7c3b7de3390dbce5c5968",
-        words=("--json",),
-    ),
-    Peer(
-        "torch",
-        "torch==2.13.0",
-        "torch/utils/collect_env.py",
-        "05ffc3f6a80dc8d04d21b750c79c6fe809e07032ce317461abbbfbbc1a2d284d",
-        # The file is the same in every wheel of a release, and macOS has the smallest one: no device code in it.
-        pip=("--platform", "macosx_14_0_arm64", "--python-version", "3.12", "--implementation", "cp"),
-    ),
-)
 
 
 class Tool(NamedTuple):
@@ -125,50 +95,8 @@ def _spread(values: list[float]) -> dict[str, float]:
     return {name: round(value, 5) for name, value in ordered.items()}
 
 
-class Unavailable(Exception):
-    """The file of a peer cannot be had; ``str()`` is the reason."""
-
-
-def find(peer: Peer, named: Path | None, cache: Path) -> Path:
-    """The peer's file: the named one, the cached one, or fetched now. Raises :class:`Unavailable`."""
-    if named is not None:
-        if not named.is_file():
-            raise Unavailable("%s is not a file" % named)
-        return named.resolve()
-    path = cache / (peer.requirement.replace("==", "-") + "-" + Path(peer.member).name)
-    try:
-        if not path.is_file():
-            fetch(peer, path)
-        seen = hashlib.sha256(path.read_bytes()).hexdigest()
-    except (OSError, zipfile.BadZipFile, KeyError, subprocess.TimeoutExpired) as error:
-        raise Unavailable("%s: %s" % (type(error).__name__, error)) from error
-    if seen != peer.sha256:
-        raise Unavailable("%s is not the file of %s (sha256 %s...); remove it" % (path, peer.requirement, seen[:12]))
-    return path
-
-
-def fetch(peer: Peer, path: Path) -> None:
-    """Download the wheel and keep only the one file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        command += [*peer.pip, "--dest", folder, peer.requirement]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_LIMIT_S)
-        wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode or not wheels:
-            raise Unavailable("pip download %s: %s" % (peer.requirement, _last(done.stderr)))
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            part = Path(folder) / "part"
-            part.write_bytes(wheel.read(peer.member))
-        os.replace(part, path)  # never half a file under the final name
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]
-
-
 def _environment() -> dict[str, str]:
-    # The bytecode of an imported module is cached on every user's machine; without it the probe would compile each time.
+    # Imported modules are cached as bytecode on a user's machine; with this variable the probe would compile each time.
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -180,7 +108,7 @@ def refusal(tool: Tool) -> str | None:
     except subprocess.TimeoutExpired:
         return "no answer in %g s" % RUN_LIMIT_S
     if done.returncode not in tool.exits:
-        return "exit %d: %s" % (done.returncode, _last(done.stderr.decode(errors="replace")))
+        return "exit %d: %s" % (done.returncode, last_line(done.stderr.decode(errors="replace")))
     if tool.prints == "nothing":
         return None
     try:
@@ -212,11 +140,13 @@ def own_peak_mib(tool: Tool) -> float:
     """What the process of the tool itself took at most, its children left out."""
     command = [sys.executable, "-c", _PEAK_CODE, *tool.words]
     done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=RUN_LIMIT_S)
+    if done.returncode not in tool.exits:
+        raise ValueError("exit %d" % done.returncode)
     return int(done.stderr.rpartition("peak_kib=")[2]) / 1024
 
 
 def measure(tools: list[Tool], rounds: int) -> dict[str, Result]:
-    """Run the tools in turn, every other round backwards: none then always follows the heaviest one."""
+    """Run the tools in turn, every other round backwards, so that no tool always runs after the same other one."""
     results = {tool.name: Result(refusal(tool)) for tool in tools}
     for turn in range(rounds):
         for tool in tools if turn % 2 == 0 else reversed(tools):
@@ -277,8 +207,8 @@ def exit_code(goals: list[Goal]) -> int:
 
 
 def text(results: dict[str, Result], goals: list[Goal]) -> str:
-    lines = ["%-11s%-23s%-23s%-23s%s" % ("", "cpu ms", "wall ms", "own peak MiB", "exit")]
-    lines.append("%-11s%s" % ("tool", "min / median / max     " * 3))
+    lines = ["%-11s%-23s%-23s%-23s%s" % ("", "cpu ms", "wall ms", "own peak MiB", "exit code")]
+    lines.append("tool       min / median / max     min / median / max     min / median / max")
     for name, result in results.items():
         if result.not_run:
             lines.append("%-11snot run: %s" % (name, result.not_run))
@@ -286,7 +216,8 @@ def text(results: dict[str, Result], goals: list[Goal]) -> str:
         cells = []
         for column, scale in (("cpu_s", 1000), ("wall_s", 1000), ("peak_mib", 1)):
             cells.append(" / ".join("%.1f" % (scale * value) for value in _spread(result.column(column)).values()))
-        lines.append("%-11s%-23s%-23s%-23s%d" % (name, *cells, result.samples[-1].exit_code))
+        cells.append(str(result.samples[-1].exit_code))
+        lines.append("%-11s%-23s%-23s%-23s%s" % (name, *cells))
     lines += ["", "%-24s%8s%10s%12s%10s  %s" % ("goal", "ours", "baseline", "compared", "at most", "outcome")]
     for goal in goals:
         label = "%s, %s, %s" % (goal.name, goal.baseline, goal.unit)
@@ -295,5 +226,71 @@ def text(results: dict[str, Result], goals: list[Goal]) -> str:
             continue
         form = "x %.2f" if goal.unit == "ms" else "+ %.2f"
         limit = "-" if goal.limit is None else form % goal.limit
-        lines.append("%-24s%8.1f%10.1f%12s%10s  %s" % (label, goal.ours, goal.base, form % goal.value, limit, goal.outcome))
+        row = (label, goal.ours, goal.base, form % goal.value, limit, goal.outcome)
+        lines.append("%-24s%8.1f%10.1f%12s%10s  %s" % row)
     return "\n".join(lines)
+
+
+def notes() -> list[str]:
+    """What a reader must know of this run to judge its figures."""
+    said = ["the machine may be shared: the ratio is the figure, not the time"]
+    if importlib.util.find_spec("torch"):
+        said.append("torch is installed in this interpreter: the peers import it and pay for that")
+    return said
+
+
+def document(results: dict[str, Result], goals: list[Goal], rounds: int) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "rounds": rounds,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "notes": notes(),
+        "tools": {name: result.document() for name, result in results.items()},
+        "goals": [goal._asdict() for goal in goals],
+        "exit_code": exit_code(goals),
+    }
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    says = (__doc__ or "").partition("\n\n")[0]
+    parser = argparse.ArgumentParser(prog="bench/probe.py", description=says, allow_abbrev=False)
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deepinfer-bench"
+    parser.add_argument("--rounds", type=int, default=15, help="measured runs of each tool (15)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
+    parser.add_argument("--cache", type=Path, default=default, help="where the peers' files are kept (%(default)s)")
+    for peer in PEERS:
+        says = "the file %s of %s, where it is at hand" % (peer.member, peer.requirement)
+        parser.add_argument("--%s-file" % peer.name, type=Path, metavar="PATH", help=says)
+    options = parser.parse_args(words)
+    if options.rounds < 1:
+        parser.error("--rounds is %d; it must be at least 1" % options.rounds)
+    if ROOT in (options.cache.resolve(), *options.cache.resolve().parents):
+        parser.error("--cache lies inside the repository; name a folder outside")
+    return options
+
+
+def main(words: list[str]) -> int:
+    options = parse(words)
+    tools = [Tool("ours", OURS, ANSWERS, "json")]
+    absent = {}
+    for peer in PEERS:
+        try:
+            path = find(peer, getattr(options, peer.name + "_file"), options.cache)
+            tools.append(Tool(peer.name, (str(path), *peer.words), prints="json" if "--json" in peer.words else "text"))
+        except Unavailable as error:
+            absent[peer.name] = Result(str(error))
+    tools.append(Tool("bare", ("-c", "pass"), prints="nothing"))
+    results = {**measure(tools, options.rounds), **absent}
+    goals = judge(results)
+    if options.json:
+        print(json.dumps(document(results, goals, options.rounds), indent=1))
+    else:
+        print("%d rounds, Python %s, %s CPUs" % (options.rounds, platform.python_version(), os.cpu_count()))
+        print("\n".join([text(results, goals), "", *("note: " + note for note in notes())]))
+    return exit_code(goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
