@@ -75,10 +75,10 @@ def needed_text(case: Case) -> str:
 
 def _unusable(case: Case, chosen: Compiler, needed: str, where: str) -> Finding | None:
     if chosen.problem:
-        outcome = UNKNOWN if chosen.unknown else FAIL
-        return Finding(
-            outcome, "%s: %s" % (chosen.path, chosen.problem), needed=needed, where=where, fix=_install(case, needed)
+        outcome, fix = (
+            (UNKNOWN, "run: %s --version" % chosen.path) if chosen.unknown else (FAIL, _install(case, needed))
         )
+        return Finding(outcome, "%s: %s" % (chosen.path, chosen.problem), needed=needed, where=where, fix=fix)
     machine = case.view.machine().value
     if chosen.machine and chosen.machine != machine:
         return Finding(
