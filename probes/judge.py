@@ -49,7 +49,21 @@ def judge(view: HostView, index: dict[str, Any], wish: Wish, *, aspect: str = "b
 
         words = [cuda_arch(word) or word for word in foreign.replace(";", " ").split()]
         verdict.notes.append("TORCH_CUDA_ARCH_LIST (%s) is not obeyed: the entry decides" % ", ".join(words))
+    if verdict.devices or verdict.toolchain or verdict.verdict == UNDETERMINED:
+        _mask(verdict, view.env_text("HOME"))
     return verdict
+
+
+def _mask(verdict: Verdict, home: str) -> None:
+    """Variables, paths and names of the host are quoted in what was found; no identifier in them leaves the host."""
+    from deepinfer.probes.redact import masked
+
+    for finding in verdict.findings:
+        for part in ("found", "needed", "where", "why", "fix"):
+            setattr(finding, part, masked(getattr(finding, part), home))
+    for item in verdict.devices:
+        item.label = masked(item.label, home)
+    verdict.notes = [masked(note, home) for note in verdict.notes]
 
 
 # -- by device --------------------------------------------------------------------------------------------------------

@@ -55,6 +55,22 @@ def version(case: Case) -> Finding | None:
         return Finding(UNKNOWN, "no version in %.40r" % text, needed=spec["text"], where=where, fix="run nvidia-smi")
     cuda = " (CUDA %d.%d)" % facts.cuda_version if facts.cuda_version else ""
     if allows(spec, found.head):
+        kit = case.toolchain.cuda
+        if (
+            kit
+            and facts.cuda_version
+            and facts.cuda_version[:1] == kit.version[:1]
+            and kit.version > facts.cuda_version
+        ):
+            return Finding(
+                WARN,
+                text + cuda,
+                needed=spec["text"],
+                where=where,
+                why="code compiled by %s runs on it; PTX of that toolkit does not, if something compiles at run time"
+                % kit.label,
+                fix="upgrade the driver to the release of that toolkit, if anything here compiles at run time",
+            )
         return Finding(PASS, text + cuda, needed=spec["text"], where=where)
     return Finding(
         FAIL,

@@ -92,7 +92,9 @@ def _ask_tool(view: HostView, facts: AscendFacts) -> None:
         facts.problem = npu_smi.explain_failure(answer.value.rc, text)
         return
     if rows is None:
-        facts.problem = ("npu-smi prints what nobody can parse: %.200r" % answer.value.out, "")
+        from deepinfer.probes.redact import excerpt
+
+        facts.problem = ("npu-smi prints what nobody can parse: %r" % excerpt(answer.value.out), "run npu-smi info")
         facts.certain = False
         return
     facts.answered_by = "npu-smi"

@@ -6,6 +6,7 @@ A clang behind a link called g++, a ccache wrapper, a cross compiler first on PA
 from __future__ import annotations
 
 from deepinfer.probes.facts.versions import dotted
+from deepinfer.probes.redact import excerpt
 from deepinfer.probes.view import HostView
 
 TYPE_CHECKING = False
@@ -58,8 +59,8 @@ def ask(view: HostView, words: list[str], origin: str) -> Compiler:
         compiler.problem = answer.reason
         compiler.unknown = True
     elif answer.value.rc != 0:
-        lines = answer.value.err.strip().splitlines()
-        compiler.problem = "cannot compile C++: %s" % (lines[0][:160] if lines else "exit code %d" % answer.value.rc)
+        said = excerpt(answer.value.err.strip().partition("\n")[0], 160)
+        compiler.problem = "cannot compile C++: %s" % (said or "exit code %d" % answer.value.rc)
     else:
         _read_macros(answer.value.out, compiler)
     return compiler
@@ -71,7 +72,7 @@ def _read_macros(text: str, compiler: Compiler) -> None:
     words = before.split()
     after = rest.rpartition('"')[2].split()
     if len(words) < 6 or not quote:
-        compiler.problem = "the preprocessor answered %.80r" % text
+        compiler.problem = "the preprocessor answered %r" % excerpt(text, 80)
         compiler.unknown = True
         return
     numbers = [int(word) if word.isdigit() and word.isascii() and len(word) < 10 else None for word in words[:6]]
@@ -83,7 +84,7 @@ def _read_macros(text: str, compiler: Compiler) -> None:
     elif gnu is not None:
         compiler.family, compiler.version = "gcc", (gnu, minor or 0, patch or 0)
     else:
-        compiler.problem = "the preprocessor answered %.80r" % text
+        compiler.problem = "the preprocessor answered %r" % excerpt(text, 80)
         compiler.unknown = True
         return
     if len(after) >= 2:

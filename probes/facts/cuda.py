@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from deepinfer.probes.facts.versions import dotted
+from deepinfer.probes.redact import excerpt
 from deepinfer.probes.view import HostView
 
 TYPE_CHECKING = False
@@ -143,7 +144,7 @@ def _why(answer: object) -> str:
     value = getattr(answer, "value", None)
     if value is None:
         return reason or "not there"
-    return "exit code %d: %.120s" % (value.rc, " ".join((value.err or value.out).split()))
+    return "exit code %d: %s" % (value.rc, excerpt(value.err or value.out, 120))
 
 
 def root_of_nvcc(view: HostView, path: str) -> str:

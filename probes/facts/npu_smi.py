@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from deepinfer.probes.redact import excerpt
 from deepinfer.probes.view import key_values
 
 _PAIR = r"(\d+)\s*/\s*(\d+)"
@@ -123,4 +124,4 @@ def explain_failure(rc: int, text: str) -> tuple[str, str]:
     for needle, reason, fix in _FAILURES:
         if needle in lowered:
             return reason, fix
-    return "npu-smi ended with %d: %.200s" % (rc, " ".join(text.split())), "run npu-smi info and read its message"
+    return "npu-smi ended with %d: %s" % (rc, excerpt(text)), "run npu-smi info and read its message"

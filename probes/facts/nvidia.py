@@ -91,7 +91,7 @@ def _read_kernel(view: HostView, facts: NvidiaFacts) -> None:
             facts.kernel = present(match.group(1), PROC_VERSION)
             facts.open_module = "Open Kernel Module" in line.value
             return
-        line = unknown("no version in %.80r" % line.value, PROC_VERSION)
+        line = unknown("no version in its text", PROC_VERSION)
     version = view.read(SYS_VERSION)
     if version.is_present and version.value.strip():
         facts.kernel = present(version.value.strip(), SYS_VERSION)

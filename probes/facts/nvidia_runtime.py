@@ -7,6 +7,7 @@ from deepinfer.probes.facts import nvidia_smi, nvml
 from deepinfer.probes.facts.device import Device
 from deepinfer.probes.facts.nvidia import NvidiaFacts, Problem
 from deepinfer.probes.facts.pci import normal_address
+from deepinfer.probes.redact import excerpt
 from deepinfer.probes.view import HostView
 
 _HANG_FIX = "reboot the host: the driver hangs (read: dmesg | grep -i -e nvrm -e xid)"
@@ -36,7 +37,7 @@ def _ask_nvml(view: HostView, facts: NvidiaFacts) -> bool:
         broken = document.value.get("broken")
         if isinstance(broken, list) and broken:
             facts.problem = Problem(
-                "the driver library cannot be loaded", str(broken[0])[:200], _LIBRARY_FIX, certain=True
+                "the driver library cannot be loaded", excerpt(str(broken[0])), _LIBRARY_FIX, certain=True
             )
         return False
     if code != nvml.SUCCESS:
@@ -118,15 +119,17 @@ def _ask_banner(view: HostView, facts: NvidiaFacts, answer: Fact) -> None:
     plain = view.run(["nvidia-smi"]) if not (answer.is_present and answer.value.rc != 0) else answer
     if not plain.is_present:
         if answer.is_present:
-            facts.problem = Problem(
-                "nvidia-smi prints what nobody can parse: %.200r" % answer.value.out, "", "", certain=False
-            )
+            facts.problem = _unparsed(answer.value.out)
         return
     version, facts.cuda_version = nvidia_smi.parse_banner(plain.value.out)
     if plain.value.rc == 0:
         facts.driver_versions = [version] if version else []
         text = answer.value.out if answer.is_present else plain.value.out
-        facts.problem = Problem("nvidia-smi prints what nobody can parse: %.200r" % text, "", "", certain=False)
+        facts.problem = _unparsed(text)
     elif plain.value.rc != 127:
         reason, why, fix = nvidia_smi.explain_failure(plain.value.rc, plain.value.out, plain.value.err)
         facts.problem = Problem(reason, why, fix, certain=bool(why or fix))
+
+
+def _unparsed(text: str) -> Problem:
+    return Problem("nvidia-smi prints what nobody can parse: %r" % excerpt(text), "", "", certain=False)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from deepinfer.probes.redact import excerpt
+
 _BANNER_DRIVER = r"(?:Driver|KMD) Version:\s*(\d+(?:\.\d+)+)"  # R610 renamed both fields
 _BANNER_CUDA = r"CUDA(?: UMD)? Version:\s*(\d+)\.(\d+)"
 _LIST_GPU = r"^GPU (\d+): (.*?) \(UUID: (GPU-[^)]+)\)"
@@ -89,7 +91,7 @@ def explain_failure(rc: int, out: str, err: str) -> tuple[str, str, str]:
     for needle, reason, why, fix in _FAILURES:
         if needle in lowered:
             return reason, why, fix
-    return "nvidia-smi ended with %d: %.200s" % (rc, " ".join(text.split())), "", "run nvidia-smi and read its message"
+    return "nvidia-smi ended with %d: %s" % (rc, excerpt(text)), "", "run nvidia-smi and read its message"
 
 
 _FAILURES = (

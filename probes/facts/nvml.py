@@ -71,6 +71,8 @@ def _device(answers: Answers, index: int) -> Device:
         device.partitioned = False  # the call says that this GPU has no such mode
     if device.partitioned:
         device.partitions = _partitions(answers, index)
+        # a process sees the first slice unless a variable names another, and never the memory of the whole
+        device.memory_bytes = device.partitions[0][2] if device.partitions else None
     fabric = answers.value("fabric(%d)" % index, list)
     if fabric and len(fabric) == 4:
         state = _FABRIC_STATE.get(fabric[0], "state %s" % fabric[0])
