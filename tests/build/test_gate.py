@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,8 @@ from deepinfer.probes.recorded import load_record
 from deepinfer.probes.report import LINES, text
 from deepinfer.probes.wish import Wish
 
-from .conftest import HOSTS
-
 OnHost = Callable[..., None]
+HOSTS = Path(__file__).resolve().parents[1] / "hosts"
 
 
 def refusal(call: Callable[[], object]) -> str:
