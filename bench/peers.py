@@ -75,7 +75,9 @@ def fetch(peer: Peer, path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_LIMIT_S)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
-            raise Unavailable("pip download %s: %s" % (peer.requirement, last_line(done.stderr)))
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]  # the first is the cause
+            reason = errors[0].partition(" ")[2] if errors else last_line(done.stderr)
+            raise Unavailable("pip download %s: %s" % (peer.requirement, reason))
         with zipfile.ZipFile(wheels[0]) as wheel:
             part = Path(folder) / "part"
             part.write_bytes(wheel.read(peer.member))
