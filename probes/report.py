@@ -61,7 +61,8 @@ def _supported_line(verdict: Verdict, seen: str, index: dict[str, Any]) -> str:
     if verdict.verdict == ELIGIBLE:
         if verdict.capacity == "does-not-fit" and "run" in verdict.judged:
             return (
-                "Eligible: %s (%s) is a supported target; the default checkpoint does not fit here (%d bytes, %d here)."
+                "Eligible: %s (%s) is a supported target; "
+                "the default checkpoint does not fit here (needs %d bytes, %d here)."
                 % (
                     seen,
                     entry["id"],

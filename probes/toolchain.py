@@ -25,6 +25,7 @@ class Toolchain:
         self.cuda: cuda.Toolkit | None = None
         self.cann: cann.Toolkit | None = None
         self.cann_sourced = False  # named by a variable or a key, as opposed to merely lying on disk
+        self.cann_instead = ""  # root of an installed toolkit that would do, where the sourced one does not
         self.others: list[str] = []
 
 
@@ -35,7 +36,7 @@ def choose(facts: HostFacts, entry: dict[str, Any]) -> Toolchain:
     if toolkit and toolkit["name"] == "cuda":
         _choose_cuda(facts, entry, chosen)
     elif toolkit:
-        _choose_cann(facts, chosen)
+        _choose_cann(facts, entry, chosen)
     chosen.compiler = _choose_compiler(facts, entry, chosen)
     if chosen.cuda is not None:
         chosen.cuda_host = compiler.cuda_host_explicit(facts.view, facts.wish) or chosen.compiler
@@ -77,15 +78,23 @@ def _choose_cuda(facts: HostFacts, entry: dict[str, Any], chosen: Toolchain) -> 
     chosen.others = [kit.label for kit in ([first] if first else []) + rest if kit.root != kept]
 
 
-def _choose_cann(facts: HostFacts, chosen: Toolchain) -> None:
+def _choose_cann(facts: HostFacts, entry: dict[str, Any], chosen: Toolchain) -> None:
     named = cann.explicit(facts.view, facts.wish)
     chosen.cann_sourced = named is not None
-    if named is not None:
+    if named is not None and _cann_fits(named, entry):
         chosen.cann = named
         return
     kits = cann.installed(facts.view)
-    chosen.cann = kits[0] if kits else None
-    chosen.others = [kit.label for kit in kits[1:]]
+    fitting = [kit for kit in kits if _cann_fits(kit, entry)]
+    chosen.cann = named or (fitting or kits or [None])[0]
+    chosen.cann_instead = fitting[0].root if named and fitting else ""
+    kept = chosen.cann.root if chosen.cann else ""
+    chosen.others = [kit.label for kit in kits if kit.root != kept]
+
+
+def _cann_fits(kit: cann.Toolkit, entry: dict[str, Any]) -> bool:
+    version = kit.version
+    return bool(version and not version.pre and allows(entry["require"]["toolkit"]["spec"], version.head))
 
 
 def fits(candidate: Compiler, entry: dict[str, Any], kit: cuda.Toolkit | None) -> bool:

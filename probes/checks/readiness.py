@@ -56,11 +56,6 @@ def cann_env(case: Case) -> Finding | None:
 @check("readiness.health", aspects=("run",), vendors=("ascend",))
 def health(case: Case) -> Finding | None:
     """npu-smi's own compatibility line does not say that driver and firmware disagree."""
-    answer = case.view.run(["npu-smi", "info", "-t", "board", "-i", "0"])
-    if not answer.is_present:
-        return None
-    for line in answer.value.out.splitlines():
-        key, mark, value = line.partition(":")
-        if mark and key.strip() == "Compatibility" and value.strip() == "NOK":
-            return Finding(WARN, "driver and firmware do not match", fix="install the firmware of the driver's release")
+    if case.facts.ascend.mismatched:
+        return Finding(WARN, "driver and firmware do not match", fix="install the firmware of the driver's release")
     return None

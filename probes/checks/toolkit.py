@@ -17,7 +17,7 @@ _CANN_PLACES = "ASCEND_HOME_PATH, /usr/local/Ascend/cann*, /usr/local/Ascend/asc
 
 @check("toolkit.cuda", aspects=("build",), vendors=("nvidia",))
 def cuda_version(case: Case) -> Finding:
-    """A CUDA toolkit (the compiler, not only libraries) of the version that the entry needs.
+    """A CUDA toolkit of the version that the entry needs; whether it is whole is ``toolkit.parts``.
 
     The version that nvidia-smi prints is the driver's limit, not an installed toolkit.
     """
@@ -119,11 +119,14 @@ def cann_version(case: Case) -> Finding:
     if kit.version is None:
         text = "; ".join(kit.doubts[:2]) or "no version file at %s" % kit.root
         return Finding(UNKNOWN, text, needed=needed, where=kit.origin, fix=fix)
+    if case.toolchain.cann_instead:
+        fix = "source %s/set_env.sh" % case.view.shown(case.toolchain.cann_instead)
+    found = kit.label + (" (also here: %s)" % "; ".join(case.toolchain.others) if case.toolchain.others else "")
     if not allows(spec, kit.version.head):
-        return Finding(FAIL, kit.label, needed=needed, where=kit.origin, fix=fix)
+        return Finding(FAIL, found, needed=needed, where=kit.origin, fix=fix)
     if kit.version.pre:
         why = "%s is a pre-release of %s" % (kit.version.text, dotted(kit.version.head))
-        return Finding(FAIL, kit.label, needed=needed, where=kit.origin, why=why, fix=fix)
+        return Finding(FAIL, found, needed=needed, where=kit.origin, why=why, fix=fix)
     return Finding(PASS, kit.label, needed=needed, where=kit.origin)
 
 
@@ -135,6 +138,7 @@ def cann_roots(case: Case) -> Finding | None:
         value = case.view.env_text(name).rstrip("/")
         if value:
             value = value[: -len("/opp")] if name == "ASCEND_OPP_PATH" and value.endswith("/opp") else value
+            value = cann.without_machine(value)
             real = case.view.real(value)
             roots[name] = real.value if real.is_present else value
     if len(set(roots.values())) < 2:

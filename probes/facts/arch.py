@@ -13,7 +13,7 @@ _CUDA = r"(?:sm_|compute_)?(?:(\d{1,2})\.(\d)|(\d{2,3}))([af]?)(?:-real|-virtual
 
 def cuda_arch(text: str) -> str | None:
     """``10.0a``, ``sm_100a``, ``compute_100a``, ``100a-real`` and ``10.0a+PTX`` -> ``100a``; None for anything else."""
-    match = re.fullmatch(_CUDA, text.strip())
+    match = re.fullmatch(_CUDA, text.strip(), re.ASCII)
     if not match:
         return None
     major, minor, joined, suffix = match.groups()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from deepinfer.probes.fact import Fact, absent, present, unknown
+from deepinfer.probes.facts.arch import soc_name
 from deepinfer.probes.facts.pci import PciDevice, normal_address
 from deepinfer.probes.view import HostView, key_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from deepinfer.probes.facts.device import Device
+    from deepinfer.probes.facts.npu_smi import Row
 
 INSTALL_INFO = "/etc/ascend_install.info"
 DRIVER_ROOT = "/usr/local/Ascend"
@@ -27,6 +29,7 @@ class AscendFacts:
         self.answered_by = ""
         self.problem: tuple[str, str] | None = None
         self.certain = True  # False: silence only, the problem may not be one
+        self.mismatched = False  # a board page says that driver and firmware do not belong together
         self.visible_text: str | None = None
 
 
@@ -87,7 +90,7 @@ def _ask_tool(view: HostView, facts: AscendFacts) -> None:
         facts.certain = False
         return
     text = answer.value.out + "\n" + answer.value.err
-    rows = npu_smi.parse_info(answer.value.out) if answer.value.rc == 0 else None
+    rows = _rows(view, answer.value.out) if answer.value.rc == 0 else None
     if rows is None and answer.value.rc != 0:
         facts.problem = npu_smi.explain_failure(answer.value.rc, text)
         return
@@ -106,7 +109,7 @@ def _ask_tool(view: HostView, facts: AscendFacts) -> None:
     for index, row in enumerate(rows):
         device = Device("ascend", index)
         if row.name not in names:
-            names[row.name] = _soc(view, row.npu)
+            names[row.name] = _soc(view, facts, row)
         device.exposed = True
         device.dies = dies[row.npu]
         device.name = row.name
@@ -116,14 +119,27 @@ def _ask_tool(view: HostView, facts: AscendFacts) -> None:
         facts.devices.append(device)
 
 
-def _soc(view: HostView, npu: int) -> str:
+def _rows(view: HostView, table: str) -> list[Row] | None:
+    """The chips of the table, or of the mapping page where nobody can parse the table."""
+    from deepinfer.probes.facts import npu_smi
+
+    rows = npu_smi.parse_info(table)
+    if rows is None:
+        mapping = view.run(["npu-smi", "info", "-m"])
+        if mapping.is_present and mapping.value.rc == 0:
+            rows = npu_smi.rows_of_mapping(mapping.value.out) or None
+    return rows
+
+
+def _soc(view: HostView, facts: AscendFacts, row: Row) -> str:
     """SoC name from the board page; first without ``-c``, which 950 rejects, then with it, which 910 needs."""
     from deepinfer.probes.facts import npu_smi
 
-    words = ["npu-smi", "info", "-t", "board", "-i", str(npu)]
-    for extra in ([], ["-c", "0"]):
+    words = ["npu-smi", "info", "-t", "board", "-i", str(row.npu)]
+    for extra in ([],) if soc_name(row.name).startswith("ascend950") else ([], ["-c", "0"]):
         answer = view.run(words + extra)
         if answer.is_present and answer.value.rc == 0:
+            facts.mismatched = facts.mismatched or npu_smi.mismatched(answer.value.out)
             soc = npu_smi.soc_of_board(answer.value.out)
             if soc:
                 return soc

@@ -41,10 +41,7 @@ class Toolkit:
 
 def inspect(view: HostView, root: str, origin: str) -> Toolkit:
     """Look at one root; ``<root>/<machine>-linux`` is accepted as well."""
-    root = root.rstrip("/") or "/"
-    for machine in _MACHINES:
-        if root.endswith("/" + machine):
-            root = root[: -len(machine) - 1]
+    root = without_machine(root)
     kit = Toolkit(root, origin)
     real = view.real(root)
     if real.is_absent:
@@ -63,6 +60,15 @@ def inspect(view: HostView, root: str, origin: str) -> Toolkit:
     )
     kit.compiler = compiler.value if compiler.is_present else ""
     return kit
+
+
+def without_machine(root: str) -> str:
+    """``/opt/cann/x86_64-linux/`` -> ``/opt/cann``: variables name either."""
+    root = root.rstrip("/") or "/"
+    for machine in _MACHINES:
+        if root.endswith("/" + machine):
+            return root[: -len(machine) - 1]
+    return root
 
 
 def _read_version(view: HostView, kit: Toolkit) -> None:

@@ -198,12 +198,14 @@ def elsewhere(view: HostView, known: list[str]) -> list[Toolkit]:
     site = python.value.get("site_packages") if python.is_present else None
     if isinstance(site, str) and site:
         places.append(site + "/nvidia/cu13")
+    places.append("/usr")
     kits, seen = [], set(known)
     for place in places:
         real = view.real(place)
         if not real.is_present or real.value in seen:
             continue
         seen.add(real.value)
-        if view.exists(real.value + "/bin/nvcc").is_present or place.endswith("/nvidia/cu13"):
+        signs = ("bin/nvcc", *PARTS["cuda.h"][0])  # libraries without a compiler are a toolkit that lacks a part
+        if place.endswith("/nvidia/cu13") or any(view.exists(real.value + "/" + sign).is_present for sign in signs):
             kits.append(inspect(view, real.value, place, deep=False))
     return sorted(kits, key=lambda kit: (kit.score, kit.version), reverse=True)

@@ -89,6 +89,11 @@ def soc_of_board(text: str) -> str:
     return kind + chip if kind == "Ascend" and not chip.startswith("Ascend") else chip
 
 
+def mismatched(text: str) -> bool:
+    """Does the board page say that driver and firmware do not belong together?"""
+    return key_values(text, ":").get("Compatibility") == "NOK"
+
+
 def parse_mapping(text: str) -> list[dict[str, str]]:
     """Rows of ``npu-smi info -m`` by column name; the Mcu (management) rows are left out."""
     rows: list[dict[str, str]] = []
@@ -104,6 +109,12 @@ def parse_mapping(text: str) -> list[dict[str, str]]:
                 row.setdefault("Chip Logic ID", row.get("NPU ID", ""))
                 rows.append(row)
     return rows
+
+
+def rows_of_mapping(text: str) -> list[Row]:
+    """The chips of the mapping page: no health, no bus, no memory there."""
+    mapped = [row for row in parse_mapping(text) if row.get("NPU ID", "")[:9].isdigit()]
+    return [Row(int(row["NPU ID"][:9]), row["Chip Name"], "") for row in mapped]
 
 
 _FAILURES = (

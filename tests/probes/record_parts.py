@@ -85,7 +85,10 @@ def cuda_root(
         root + "/bin/nvcc --version": say("nvcc: NVIDIA (R) Cuda compiler driver\n" + told),
         root + "/bin/nvcc --list-gpu-arch": say("".join("compute_%s\n" % arch for arch in archs.split())),
     }
-    return {path: text for path, text in files.items() if not path.endswith(leave_out or ("//",))}, cmds
+    if leave_out:
+        files = {path: text for path, text in files.items() if not path.endswith(leave_out)}
+        cmds = {words: answer for words, answer in cmds.items() if words.split(" ")[0] in files}
+    return files, cmds
 
 
 def gpu_row(index: int, name: str, cc: str, memory: str, driver: str, mig: str) -> str:
