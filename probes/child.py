@@ -38,6 +38,15 @@ class Running:
             os.close(self.err)
 
 
+    def stop(self) -> None:
+        """End a command whose answer nobody wants any more."""
+        os.close(self.out)
+        os.close(self.err)
+        if _exited(self.pid) is None:
+            _kill_group(self.pid)
+            _wait(self.pid, time.monotonic() + GRACE_SECONDS)
+
+
 def start(path: str, argv: list[str], stdin: bytes = b"") -> Running:
     """Start ``path`` with ``argv``. Raises :class:`OSError` if it cannot be started."""
     env = dict(os.environ, LC_ALL="C", LANG="C", LANGUAGE="C")

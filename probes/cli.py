@@ -59,6 +59,8 @@ def parse(words: list[str]) -> Options:
                 if not todo or todo[0].startswith("--"):
                     raise UsageError("%s needs a value" % name, fix="python3 -m deepinfer.probe --help")
                 value = todo.pop(0)
+            if not value:
+                raise UsageError("%s needs a value" % name, fix="python3 -m deepinfer.probe --help")
             if name in options.values:
                 raise UsageError("%s is given twice" % name, fix="give it once")
             options.values[name] = value
@@ -74,6 +76,9 @@ def parse(words: list[str]) -> Options:
 
 def main(words: list[str] | None = None) -> int:
     """Run the probe; returns the exit code. Never ends in a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: only the exit code is wanted
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         return _run(parse(sys.argv[1:] if words is None else words))
     except DeepInferError as error:
@@ -103,14 +108,21 @@ def _place(error: Exception) -> str:
 
 def _run(options: Options) -> int:
     if options.has("--help") or options.has("-h"):
-        sys.stdout.write(USAGE)
+        _say(USAGE)
         return 0
     if options.has("--version"):
         from deepinfer import __version__
 
-        sys.stdout.write("deepinfer %s\n" % __version__)
+        _say("deepinfer %s\n" % __version__)
         return 0
     view, raw = _open(options)  # first: a driver that must wake up does so while the rest is loaded
+    try:
+        return _answer(options, view, raw)
+    finally:
+        view.close()
+
+
+def _answer(options: Options, view: HostView, raw: dict[str, Any] | None) -> int:
     from deepinfer.matrix.index import load_index
     from deepinfer.probes.judge import judge
 
@@ -191,17 +203,26 @@ def _explain(name: str, verdict: Verdict) -> None:
     ]
     own = [finding for finding in verdict.findings if finding.id == name]
     lines += ["", "On this host:"] + ([line for f in own for line in finding_lines(f)] or ["  not applicable"])
-    sys.stdout.write("\n".join(lines) + "\n")
+    _say("\n".join(lines) + "\n")
 
 
 def _print(options: Options, verdict: Verdict, index: dict[str, Any]) -> None:
     if options.has("--json"):
         import json
 
-        sys.stdout.write(json.dumps(verdict.document(), indent=1) + "\n")
+        _say(json.dumps(verdict.document(), indent=1) + "\n")
     else:
         from deepinfer.probes.report import text
 
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        sys.stdout.write(text(verdict, index, everything=options.has("--all"), color=color) + "\n")
-    sys.stdout.flush()
+        _say(text(verdict, index, everything=options.has("--all"), color=color) + "\n")
+
+
+def _say(text: str) -> None:
+    """Write to stdout. What a host says may hold characters that this terminal has none for: they are escaped."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()  # here, where a reader that went away is expected

@@ -35,6 +35,11 @@ class LiveView(HostView):
             except OSError:
                 self._nvml_child = None  # nvml() tries again and says why
 
+    def close(self) -> None:
+        if self._nvml_child is not None:  # started early and never asked
+            self._nvml_child.stop()
+            self._nvml_child = None
+
     def system(self) -> Fact:
         return present(os.uname().sysname, "uname")
 

@@ -150,6 +150,9 @@ class RecordingView(HostView):
         self.cmds[" ".join(argv)] = answer
         return fact
 
+    def close(self) -> None:
+        self.inner.close()
+
     def nvml(self) -> Fact:
         fact = self.inner.nvml()
         if fact.is_present:

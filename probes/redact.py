@@ -36,6 +36,7 @@ _PLAIN_NAMES = ("admin", "ascend", "cuda", "docker", "linux", "local", "nvidia",
 _BUILDERS = ("dvs-builder@host", "user@host")
 # A home in one of these belongs to a service: it names nobody, and facts of the host lie there.
 _SYSTEM_FOLDERS = ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sbin", "/sys", "/usr", "/root")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _STAND_INS = re.compile(r"\b(?:192\.0\.2\.\d+|2001:db8::1)\b")
 
 
@@ -138,8 +139,13 @@ def redact(record: dict[str, Any], names: list[str] | None = None) -> dict[str, 
 def masked(text: str, home: str = "") -> str:
     """``text`` as a report may print it: each identifier replaced by the word for its kind, ``home`` by ``~``.
 
-    Identifiers and their stand-ins give the same words, so a record and its redacted copy give the same report.
+    Identifiers and their stand-ins give the same words, so a record and its redacted copy give the same report. What
+    would move a cursor or end a line becomes a space: a record of somebody else's host must not drive this terminal.
     """
+    return _CONTROL.sub(" ", _in_words(text, home))
+
+
+def _in_words(text: str, home: str = "") -> str:
     home = home.rstrip("/")
     if home.startswith("/"):
         text = _folder(home).sub("~", text)
@@ -153,8 +159,8 @@ def masked(text: str, home: str = "") -> str:
 
 def excerpt(text: str, size: int = 200) -> str:
     """The beginning of what a tool printed, on one line. Identifiers go first: a cut would leave half of one."""
-    plain = _SERIAL.sub(lambda match: match.group(1) + "REDACTED", masked(text[: 16 * size]))
-    return " ".join(plain.split())[:size]
+    plain = _SERIAL.sub(lambda match: match.group(1) + "REDACTED", _in_words(text[: 16 * size]))
+    return " ".join(_CONTROL.sub(" ", plain).split())[:size]
 
 
 def _folder(path: str) -> Pattern[str]:

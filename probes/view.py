@@ -77,6 +77,9 @@ class HostView:
         """Raw answers of NVML (see nvml_reader.py); absent if there is no such library."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Leave nothing running behind."""
+
     # -- built on the above -------------------------------------------------------------------------------------------
 
     def env_text(self, name: str) -> str:
