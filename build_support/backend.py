@@ -1,6 +1,7 @@
 """The PEP 517 and PEP 660 hooks. Wheels pass the gate; metadata and source distributions never refuse.
 
-``requires = []`` in pyproject.toml, so a refusal comes before anything is downloaded.
+``requires = []`` in pyproject.toml, so a refusal comes before anything is downloaded; what the build itself needs is
+answered to ``get_requires_for_build_*`` after the gate.
 """
 
 from __future__ import annotations
@@ -8,12 +9,11 @@ from __future__ import annotations
 import os
 
 from build_support import gate, metadata, sdist
+from deepinfer.errors import DeepInferError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-    from deepinfer.probes.resolve import Target
+    from typing import Any
 
     Settings = dict[str, Any] | None
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
     """What the build needs; asked for first, so refused first."""
     gate.before_requirements(config_settings)
-    return []
+    from build_support.compile import REQUIREMENTS
+
+    return list(REQUIREMENTS)
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
@@ -48,13 +50,13 @@ def prepare_metadata_for_build_editable(metadata_directory: str, config_settings
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     """Build for the target that the gate lets pass."""
-    _build(gate.before_build(config_settings))
+    return _build("build_wheel", wheel_directory, config_settings)
 
 
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    return build_wheel(wheel_directory, config_settings, metadata_directory)
+    return _build("build_editable", wheel_directory, config_settings)
 
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
@@ -62,13 +64,11 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     return sdist.build(sdist_directory)
 
 
-def _build(target: Target) -> NoReturn:
-    name = target.entry["id"] if target.entry else "nothing"
-    raise SystemExit(
-        str(
-            gate.NothingToBuild(
-                "%s passed the gate, but it is not built yet: this version has no native engine" % name,
-                fix="use what is there from the checkout: python3 -m deepinfer.probe",
-            )
-        )
-    )
+def _build(hook: str, wheel_directory: str, settings: Settings) -> str:
+    target = gate.before_build(settings)
+    from build_support.compile import build
+
+    try:
+        return build(target, gate.machine(), wheel_directory, hook, settings or {})
+    except DeepInferError as error:
+        raise SystemExit(str(error)) from None

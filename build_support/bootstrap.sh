@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All set-up of a fresh checkout in one command. Touches nothing outside it: no system package, no home folder.
-#   bash build_support/bootstrap.sh demo    judge this host, and two recorded ones for comparison
-#   bash build_support/bootstrap.sh test    make .venv and run every check that CI runs
+#   bash build_support/bootstrap.sh demo    judge this host, build the reference target, dequantize a tensor with it
+#   bash build_support/bootstrap.sh test    run every check: lint, types, matrix, C++ tests, Python tests
 #   bash build_support/bootstrap.sh python  print the Python 3.12 that would be used
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,6 +33,9 @@ END
     return 1
 }
 
+pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
+
+# .venv with the engine for the reference target, built from this checkout and editable.
 environment() {
     local python
     python=$(find_python)
@@ -40,27 +43,42 @@ environment() {
         rm -rf .venv
         "$python" -m venv .venv
     fi
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -r build_support/requirements-dev.txt
+    pip install --quiet -r build_support/requirements-build.txt "$@"
+    DEEPINFER_ACCELERATOR=cpu pip install --quiet --no-build-isolation --no-deps -e .
 }
 
-demo() {
-    local python status
-    python=$(find_python)
+probe_hosts() {
+    local status record
     for record in "" tests/hosts/b200_driver570_cuda13.json tests/hosts/h20_3e_x4.json; do
         if [ -z "$record" ]; then printf '== this host\n'; else printf '\n== a recorded host: %s\n' "$record"; fi
         status=0
-        "$python" -m deepinfer.probe ${record:+--replay "$record"} || status=$?
+        "$1" -m deepinfer.probe ${record:+--replay "$record"} || status=$?
         printf '   (exit code %d)\n' "$status"
         case "$status" in 0 | 3 | 4 | 5 | 6 | 7) ;; *) return "$status" ;; esac
     done
 }
 
+demo() {
+    local python
+    python=$(find_python)
+    probe_hosts "$python"
+    printf '\n== the reference target, built for this CPU (about a minute the first time)\n'
+    environment "numpy>=2"
+    export DEEPINFER_ACCELERATOR=cpu
+    .venv/bin/python -m deepinfer.artifact show
+    .venv/bin/python -m deepinfer.artifact verify
+    printf '\n== one dequantized row of it\n'
+    .venv/bin/python examples/dequantize.py
+}
+
 run_tests() {
-    environment
+    environment -r build_support/requirements-dev.txt
+    export DEEPINFER_ACCELERATOR=cpu
     .venv/bin/python -m ruff check .
     .venv/bin/python -m ruff format --check .
     .venv/bin/python -m mypy
     .venv/bin/python -m deepinfer.matrix render --check
+    .venv/bin/python -m build_support.native_tests
     .venv/bin/python -m pytest "$@"
 }
 

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class NothingToBuild(DeepInferError):
-    """The gate lets the target pass, and this version has no native engine for it yet."""
-
-    code = "DI301"
-
-
 def before_requirements(settings: dict[str, Any] | None) -> None:
     """Gate of the ``get_requires_for_*`` hooks, the first that a front end calls.
 
@@ -40,6 +34,11 @@ def before_build(settings: dict[str, Any] | None) -> Target:
     if target is None:
         raise SystemExit("DI070: the gate gave no target\n  fix: report it")
     return target
+
+
+def machine() -> str:
+    """Processor that is built for: this one."""
+    return str(LiveView().machine().value)
 
 
 def _guarded(settings: dict[str, Any] | None, *, status_only: bool) -> Target | None:

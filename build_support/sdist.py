@@ -13,6 +13,8 @@ CONTENT = (
     "README.md",
     "CONTRIBUTING.md",
     "LICENSE",
+    "CMakeLists.txt",
+    "csrc",
     "deepinfer",
     "matrix",
     "probes",
@@ -21,6 +23,7 @@ CONTENT = (
     "build_support",
     "docs",
     "bench",
+    "examples",
     "tests",
 )
 _LEFT_OUT = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache")

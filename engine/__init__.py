@@ -1,1 +1,1 @@
-"""The inference engine's home. Nothing is built here yet: the probe and the gate come first."""
+"""The inference engine. So far: the door to the native module (``native``) and the registry of ops (``ops``)."""

@@ -14,8 +14,8 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))  # `python bench/probe.py` starts with its own folder there, too
 
-import peers  # noqa: E402
-import probe as bench  # noqa: E402
+import peers
+import probe as bench
 
 HASH_OF_EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 BURN = "import time\nwhile time.process_time() < %g: pass\nprint('{}')\n"

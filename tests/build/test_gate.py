@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from build_support import backend, gate
+from build_support.compile import REQUIREMENTS
 from deepinfer.matrix.index import load_index
 from deepinfer.probes.judge import judge
 from deepinfer.probes.recorded import load_record
@@ -61,11 +62,13 @@ def test_refusal_is_the_report_of_the_probe(name: str, on_host: OnHost) -> None:
 
 
 @pytest.mark.parametrize("name", ["b200x8_baremetal", "gb200_nvl72_tray", "b200_pip_cuda13", "ascend950pr_cann92"])
-def test_buildable_hosts_pass_and_are_told_that_nothing_is_built_yet(name: str, on_host: OnHost) -> None:
+def test_buildable_hosts_pass_and_are_told_what_the_build_needs(name: str, on_host: OnHost) -> None:
     on_host(name)
-    assert backend.get_requires_for_build_wheel({}) == []
-    assert refusal(lambda: backend.build_wheel("unused")).startswith("DI301: ")
-    assert refusal(lambda: backend.build_editable("unused")).startswith("DI301: ")
+    assert backend.get_requires_for_build_wheel({}) == REQUIREMENTS
+    assert backend.get_requires_for_build_editable({}) == REQUIREMENTS
+    target = gate.before_build({})
+    assert target.allowed
+    assert not target.cross
 
 
 def test_an_old_driver_stops_no_build(on_host: OnHost) -> None:
@@ -98,7 +101,7 @@ def test_a_named_target_can_be_fetched_anywhere_and_is_judged_before_the_build(
 ) -> None:
     env = {} if wish else {"DEEPINFER_ACCELERATOR": "nvidia"}
     on_host("cann_only_buildbox", **env)
-    assert backend.get_requires_for_build_wheel(wish) == []
+    assert backend.get_requires_for_build_wheel(wish) == REQUIREMENTS
     message = refusal(lambda: backend.build_wheel("unused", wish))
     assert "toolkit.cuda: no nvcc found" in message
     assert "needed: CUDA >=13,<14" in message

@@ -19,8 +19,8 @@ REFUSAL_SECONDS = 2.0
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEEPINFER_", "PIP_"))}
-    return {**kept, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", **more}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DEEPINFER_")}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **more}
 
 
 def pip(*words: str, **env: str) -> tuple[subprocess.CompletedProcess[str], float]:
@@ -99,12 +99,3 @@ def test_bootstrap_says_what_it_takes() -> None:
     assert "DI001" in wrong.stderr
     shown = subprocess.run([*script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "demo" in shown.stdout
-
-
-def test_bootstrap_demo_ends_well_whatever_this_host_is() -> None:
-    command = ["bash", "build_support/bootstrap.sh", "demo"]
-    env = clean_environment(PYTHON312=sys.executable)
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "(exit code 6)" in done.stdout, "the recorded host with an old driver"
-    assert "(exit code 3)" in done.stdout, "the recorded host of a draft"

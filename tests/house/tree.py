@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("deepinfer", "matrix", "probes", "engine", "build_support", "bench", "tests")
+PACKAGES = ("deepinfer", "matrix", "probes", "engine", "build_support", "bench", "examples", "tests")
 
 
 @cache

@@ -1,0 +1,25 @@
+"""The list of ops. A module of this folder registers its ops when it is imported; :func:`load_all` imports them all."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from deepinfer.engine.ops.contract import Op
+
+MODULES = ("dequant",)  # one line per file of ops
+_OPS: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Add ``op``; its name must be new."""
+    if op.contract.name in _OPS:
+        raise ValueError("op %r is registered twice" % op.contract.name)
+    _OPS[op.contract.name] = op
+    return op
+
+
+def load_all() -> dict[str, Op]:
+    """Every op by name. Needs torch, for the references."""
+    for name in MODULES:
+        import_module("deepinfer.engine.ops.%s" % name)
+    return dict(_OPS)
