@@ -12,51 +12,18 @@ Whatever a record does not hold is unknown, never absent.
 
 from __future__ import annotations
 
-from deepinfer.errors import DeepInferError
 from deepinfer.probes.fact import Fact, absent, present, unknown
+from deepinfer.probes.record_form import RecordUnreadable, check_record
 from deepinfer.probes.view import CHILD_SECONDS, HostView, Result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SCHEMA = 1
 NOT_RECORDED = "not recorded"
 LINK = "-> "
 OPAQUE = ("<exe>", "<lib>", "<file>", "<dir>", "<script>")
 _HOPS = 40
-_SHAPE = {
-    "machine": str,
-    "system": str,
-    "python": dict,
-    "env": dict,
-    "files": dict,
-    "dev": list,
-    "listed": list,
-    "folders": dict,
-    "absent": list,
-    "unknown": dict,
-    "cmds": dict,
-    "libs": dict,
-}
-
-
-class RecordUnreadable(DeepInferError):
-    """The file given to ``--replay`` cannot be read or is no JSON object."""
-
-    code = "DI201"
-
-
-class RecordMalformed(DeepInferError):
-    """A key of the record has the wrong type."""
-
-    code = "DI202"
-
-
-class RecordTooNew(DeepInferError):
-    """The record was written by a newer probe."""
-
-    code = "DI203"
 
 
 def load_record(path: str) -> RecordedView:
@@ -72,48 +39,6 @@ def load_record(path: str) -> RecordedView:
     except (ValueError, RecursionError) as error:
         raise RecordUnreadable("%s is no JSON: %s" % (path, error), fix=fix) from None
     return RecordedView(check_record(record, path))
-
-
-def check_record(record: Any, path: str = "record") -> dict[str, Any]:
-    """``record`` itself if its shape is right. Unknown keys are left alone: they may come from a newer minor form."""
-    fix = "write a new record with: python3 -m deepinfer.probe --record FILE"
-    if not isinstance(record, dict):
-        raise RecordMalformed("%s: the record is no JSON object" % path, fix=fix)
-    schema = record.get("schema", SCHEMA)
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise RecordMalformed("%s: schema is %r, not a positive integer" % (path, schema), fix=fix)
-    if schema > SCHEMA:
-        raise RecordTooNew(
-            "%s has schema %d; this probe reads up to %d" % (path, schema, SCHEMA),
-            fix="judge it with the version of DeepInfer that wrote it, or a newer one",
-        )
-    if "machine" not in record:
-        raise RecordMalformed("%s: key 'machine' is missing" % path, fix=fix)
-    for key, kind in _SHAPE.items():
-        if key in record and not isinstance(record[key], kind):
-            raise RecordMalformed("%s: key %r is no %s" % (path, key, kind.__name__), fix=fix)
-    _check_values(record, path, fix)
-    return record
-
-
-def _check_values(record: dict[str, Any], path: str, fix: str) -> None:
-    for key in ("env", "files", "unknown"):
-        for name, value in record.get(key, {}).items():
-            if not isinstance(value, str):
-                raise RecordMalformed("%s: %s[%r] is no text" % (path, key, name), fix=fix)
-    for key in ("dev", "listed", "absent"):
-        if not all(isinstance(item, str) for item in record.get(key, [])):
-            raise RecordMalformed("%s: %s holds something that is no text" % (path, key), fix=fix)
-    for folder, names in record.get("folders", {}).items():
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise RecordMalformed("%s: folders[%r] is no list of names" % (path, folder), fix=fix)
-    for words, answer in record.get("cmds", {}).items():
-        fine = isinstance(answer, dict) and isinstance(answer.get("rc"), (int, type(None)))
-        if not fine or not all(isinstance(answer.get(key, ""), str) for key in ("out", "err")):
-            raise RecordMalformed("%s: cmds[%r] is no {rc, out, err}" % (path, words), fix=fix)
-    for name, answer in record.get("libs", {}).items():
-        if not isinstance(answer, dict):
-            raise RecordMalformed("%s: libs[%r] is no object" % (path, name), fix=fix)
 
 
 class RecordedView(HostView):

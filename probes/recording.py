@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from deepinfer.errors import DeepInferError
 from deepinfer.probes.fact import Fact
-from deepinfer.probes.recorded import LINK, SCHEMA
+from deepinfer.probes.record_form import SCHEMA
+from deepinfer.probes.recorded import LINK
 from deepinfer.probes.view import CHILD_SECONDS, HostView
 
 TYPE_CHECKING = False

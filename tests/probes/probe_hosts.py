@@ -28,7 +28,8 @@ from record_parts import (
 from deepinfer.matrix.index import load_index
 from deepinfer.probes.check import Finding
 from deepinfer.probes.judge import judge
-from deepinfer.probes.recorded import RecordedView, check_record
+from deepinfer.probes.record_form import check_record
+from deepinfer.probes.recorded import RecordedView
 from deepinfer.probes.verdict import Verdict
 from deepinfer.probes.wish import Wish
 
@@ -53,54 +54,53 @@ def b200_host(
     max_gcc: int = 15,
     compiler: str = "13.3.0",
     python: str = "3.12.3",
-    env: dict[str, str] | None = None,
-    files: dict[str, str | None] | None = None,
-    cmds: dict[str, Any] | None = None,
     dev: list[str] | None = None,
     libs: dict[str, Any] | None = None,
     rows: list[str] | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
-    """A server that is eligible unless something is changed. A file or command given as None is taken away."""
+    """A server that is eligible unless something is changed; ``env``, ``files``, ``cmds``: on top, None takes away."""
+    if rows is None:
+        rows = [gpu_row(index, name, cc, memory, driver, mig) for index in range(count)]
+    nodes = ["/dev/nvidia%d" % index for index in range(count)] + ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    toolkit_files, toolkit_cmds = cuda_root("/usr/local/cuda-13.0", cuda, archs, max_gcc)
+    record = {
+        "schema": 1,
+        "machine": "x86_64",
+        "system": "Linux",
+        "python": dict(PYTHON, version=python),
+        "env": {"PATH": "/usr/local/cuda/bin:/usr/bin:/bin"},
+        "listed": list(LISTED),
+        "files": {**_driver_files(driver), **toolkit_files},
+        "dev": nodes if dev is None else dev,
+        "cmds": {**toolkit_cmds, GPP: gcc(compiler), **_smi(rows, driver, driver_cuda, fabric)},
+        "libs": libs or {},
+    }
+    for index in range(count):
+        record["files"].update(pci("0000:%02x:00.0" % (0x10 + index), pci_id))
+    return changed(record, changes.get("env"), changes.get("files"), changes.get("cmds"))
+
+
+def _driver_files(driver: str) -> dict[str, str]:
     held = {
         "/etc/os-release": UBUNTU,
-        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build\n"
+        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release\n"
         % driver,
         "/usr/local/cuda": "-> /usr/local/cuda-13.0",
     }
     for soname in ("libcuda.so", "libnvidia-ml.so"):
         held["/usr/lib/x86_64-linux-gnu/%s.1" % soname] = "-> %s.%s" % (soname, driver)
         held["/usr/lib/x86_64-linux-gnu/%s.%s" % (soname, driver)] = "<lib>"
-    for index in range(count):
-        held.update(pci("0000:%02x:00.0" % (0x10 + index), pci_id))
-    toolkit_files, commands = cuda_root("/usr/local/cuda-13.0", cuda, archs, max_gcc)
-    held.update(toolkit_files)
-    commands[GPP] = gcc(compiler)
-    if rows is None:
-        rows = [gpu_row(index, name, cc, memory, driver, mig) for index in range(count)]
-    commands[QUERY] = say("\n".join([HEADER, *rows]) + "\n")
-    commands["nvidia-smi"] = say(
-        "| NVIDIA-SMI %s   Driver Version: %s   CUDA Version: %s |" % (driver, driver, driver_cuda)
-    )
+    return held
+
+
+def _smi(rows: list[str], driver: str, cuda: str, fabric: tuple[str, str] | None) -> dict[str, Any]:
     section = "" if fabric is None else "    Fabric\n        State    : %s\n        Status   : %s\n" % fabric
-    commands["nvidia-smi -q"] = say(section)
-    nodes = ["/dev/nvidia%d" % index for index in range(count)] + ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    return changed(
-        {
-            "schema": 1,
-            "machine": "x86_64",
-            "system": "Linux",
-            "python": dict(PYTHON, version=python),
-            "env": {"PATH": "/usr/local/cuda/bin:/usr/bin:/bin"},
-            "listed": list(LISTED),
-            "files": held,
-            "dev": nodes if dev is None else dev,
-            "cmds": commands,
-            "libs": libs or {},
-        },
-        env,
-        files,
-        cmds,
-    )
+    return {
+        QUERY: say("\n".join([HEADER, *rows]) + "\n"),
+        "nvidia-smi": say("| NVIDIA-SMI %s   Driver Version: %s   CUDA Version: %s |" % (driver, driver, cuda)),
+        "nvidia-smi -q": say(section),
+    }
 
 
 def ascend_host(

@@ -9,7 +9,6 @@ from record_parts import CANN, npu_table, say, without
 from deepinfer.probes.facts.arch import soc_name
 from deepinfer.probes.facts.npu_smi import parse_info, parse_mapping, soc_of_board
 from deepinfer.probes.recorded import RecordedView
-from deepinfer.probes.report import text
 
 A3 = [(0, "Ascend910"), (0, "Ascend910"), (1, "Ascend910"), (1, "Ascend910")]
 A3_BOARD = {
@@ -285,12 +284,6 @@ def test_a_table_in_either_layout_is_read_by_its_header_C_89():
 
 def test_a_board_page_without_a_chip_names_none_C_90():
     assert soc_of_board("NPU ID : 0\nSoftware Version : 26.0\n") == "" and soc_of_board("Chip Name : NA\n") == ""
-
-
-def test_the_report_of_an_a3_server_names_the_rfc_C_87():
-    from probe_hosts import INDEX
-
-    assert "RFC 46" in text(judged(ascend_host(chips=A3, separate=False, pci_id="19e5:d803", board=A3_BOARD)), INDEX)
 
 
 def test_a_table_that_nobody_can_parse_leaves_the_mapping_C_87_C_89():
