@@ -17,7 +17,7 @@ namespace dq = deepinfer::kernels::dequant;
 
 constexpr std::size_t kRows = 16384, kCols = 8192;  // 256 MB of bf16
 constexpr std::size_t kElements = kRows * kCols;
-constexpr int kRuns = 5;
+constexpr int kRuns = 7;
 
 struct Free {
   void operator()(std::uint8_t* p) const { std::free(p); }
@@ -32,22 +32,21 @@ Buffer filled(std::size_t bytes, int value) {
 }
 
 template <typename Work>
-double best_seconds(Work work) {
-  double best = 1e9;
-  for (int run = 0; run < kRuns; ++run) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    best = std::min(best, took.count());
-  }
-  return best;
+double seconds(Work work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Op and copy take turns, so that both see the same neighbours and the same clock.
 template <typename Work>
 void report(const char* op, const char* variant, std::size_t bytes, Work work) {
   const Buffer from = filled(bytes / 2, 1), to = filled(bytes / 2, 2);
-  const double ours = best_seconds(work);
-  const double copy = best_seconds([&] { std::memcpy(to.get(), from.get(), bytes / 2); });
+  double ours = 1e9, copy = 1e9;
+  for (int run = 0; run < kRuns; ++run) {
+    ours = std::min(ours, seconds(work));
+    copy = std::min(copy, seconds([&] { std::memcpy(to.get(), from.get(), bytes / 2); }));
+  }
   const double gigabytes = static_cast<double>(bytes) * 1e-9;
   std::printf("%-22s %-9s %6.2f GB/s  memcpy %6.2f GB/s  ratio %.2f\n", op, variant,
               gigabytes / ours, gigabytes / copy, copy / ours);

@@ -164,6 +164,7 @@ Status cpu(const Fp8Block& op, int threads, const Variant& with) {
       fp8_run(with, op, op.scale + row / op.block_rows * scale_cols, row * op.cols,
               step * scale_cols, stream);
     }
+    if (stream) with.finish_stream();
   });
   return {};
 }
@@ -180,6 +181,7 @@ Status cpu(const Fp4Row& op, int threads, const Variant& with) {
   split(op.rows, threads, [&](std::size_t, std::size_t first, std::size_t last) {
     fp4_run(with, op, op.scale + first * scale_cols, first * op.cols, (last - first) * scale_cols,
             stream);
+    if (stream) with.finish_stream();
   });
   return {};
 }

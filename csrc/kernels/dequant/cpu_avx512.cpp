@@ -86,7 +86,6 @@ void fp8_blocks(const std::uint8_t* codes, const std::uint8_t* scales, Out* out,
     const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(code, 8), _mm512_set1_epi16(-0x8000));
     put<Store>(out, _mm512_or_si512(value, sign));
   }
-  _mm_sfence();
 }
 
 template <typename Store, typename Out>
@@ -112,7 +111,6 @@ void fp4_blocks(const std::uint8_t* codes, const std::uint8_t* scales, Out* out,
     const __m512i columns = _mm512_or_si512(pair, _mm512_slli_epi32(pair, 12));
     put<Store>(out, _mm512_permutexvar_epi16(columns, table));
   }
-  _mm_sfence();
 }
 
 template <typename Out>
@@ -153,9 +151,11 @@ bool has_e4m3_nan(const std::uint8_t* codes, std::size_t count) {
   return rest || found != 0;
 }
 
+void finish_stream() { _mm_sfence(); }
+
 }  // namespace
 
-const Variant kAvx512 = {"avx512",           fp8<std::uint16_t>, fp8<float>,
-                         fp4<std::uint16_t>, fp4<float>,         has_e4m3_nan};
+const Variant kAvx512 = {"avx512",   fp8<std::uint16_t>, fp8<float>,   fp4<std::uint16_t>,
+                         fp4<float>, has_e4m3_nan,       finish_stream};
 
 }  // namespace deepinfer::kernels::dequant

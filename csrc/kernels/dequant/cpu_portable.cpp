@@ -39,14 +39,16 @@ std::uint16_t bf16_of(std::uint32_t bits) {
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Scales inside kFp8LowestScale .. kFp8HighestScale: bits of fp32 without a multiplication.
+// Scales inside kFp8LowestScale .. kFp8HighestScale: bits of fp32, in a form without branches,
+// which compilers would not vectorize.
 std::uint32_t fp8_normal_bits(std::uint32_t code, std::uint32_t scale) {
   const std::uint32_t sign = (code & 0x80u) << 24;
   const std::uint32_t normal = ((code & 0x7Fu) << 20) + ((scale - 7) << 23);
-  // A subnormal code is its fraction as a number, times 2^-9.
-  const std::uint32_t number = std::bit_cast<std::uint32_t>(static_cast<float>(code & 0x7u));
-  const std::uint32_t subnormal = (code & 0x7u) == 0 ? 0 : number + ((scale - 136) << 23);
-  return sign | ((code & 0x78u) == 0 ? subnormal : normal);
+  // A subnormal code is its fraction as a number, times 2^-9: here a product of normal fp32.
+  const float unit = std::bit_cast<float>((scale - 9) << 23);
+  const float product = static_cast<float>(static_cast<std::int32_t>(code & 0x7u)) * unit;
+  const std::uint32_t is_subnormal = 0u - static_cast<std::uint32_t>((code & 0x78u) == 0);
+  return sign | (std::bit_cast<std::uint32_t>(product) & is_subnormal) | (normal & ~is_subnormal);
 }
 
 // Scales inside kFp4LowestScale .. kFp4HighestScale: the bits of bf16.
@@ -60,8 +62,8 @@ std::uint16_t fp4_normal_bits(std::uint32_t code, std::uint32_t scale) {
 
 void store(std::uint32_t bits, float* out) { *out = std::bit_cast<float>(bits); }
 
-void fp8_to_bf16(const std::uint8_t* codes, const std::uint8_t* scales, std::uint16_t* out,
-                 std::size_t blocks, bool) {
+void fp8_to_bf16(const std::uint8_t* __restrict codes, const std::uint8_t* scales,
+                 std::uint16_t* __restrict out, std::size_t blocks, bool) {
   for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols, out += kBlockCols) {
     const std::uint8_t scale = scales[b];
     if (scale < kFp8LowestScale || scale > kFp8HighestScale) {
@@ -74,8 +76,8 @@ void fp8_to_bf16(const std::uint8_t* codes, const std::uint8_t* scales, std::uin
   }
 }
 
-void fp8_to_fp32(const std::uint8_t* codes, const std::uint8_t* scales, float* out,
-                 std::size_t blocks, bool) {
+void fp8_to_fp32(const std::uint8_t* __restrict codes, const std::uint8_t* scales,
+                 float* __restrict out, std::size_t blocks, bool) {
   for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols, out += kBlockCols) {
     const std::uint8_t scale = scales[b];
     if (scale < kFp8LowestScale || scale > kFp8HighestScale) {
@@ -86,8 +88,8 @@ void fp8_to_fp32(const std::uint8_t* codes, const std::uint8_t* scales, float* o
   }
 }
 
-void fp4_to_bf16(const std::uint8_t* codes, const std::uint8_t* scales, std::uint16_t* out,
-                 std::size_t blocks, bool) {
+void fp4_to_bf16(const std::uint8_t* __restrict codes, const std::uint8_t* scales,
+                 std::uint16_t* __restrict out, std::size_t blocks, bool) {
   for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols / 2, out += kBlockCols) {
     const std::uint8_t scale = scales[b];
     if (scale < kFp4LowestScale || scale > kFp4HighestScale) {
@@ -101,8 +103,8 @@ void fp4_to_bf16(const std::uint8_t* codes, const std::uint8_t* scales, std::uin
   }
 }
 
-void fp4_to_fp32(const std::uint8_t* codes, const std::uint8_t* scales, float* out,
-                 std::size_t blocks, bool) {
+void fp4_to_fp32(const std::uint8_t* __restrict codes, const std::uint8_t* scales,
+                 float* __restrict out, std::size_t blocks, bool) {
   for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols / 2, out += kBlockCols) {
     const std::uint8_t scale = scales[b];
     if (scale < kFp4LowestScale || scale > kFp4HighestScale) {
@@ -148,7 +150,7 @@ void fp4_block_to_fp32(const std::uint8_t* codes, std::uint8_t scale, float* out
   }
 }
 
-const Variant kPortable = {"portable",  fp8_to_bf16, fp8_to_fp32,
-                           fp4_to_bf16, fp4_to_fp32, has_e4m3_nan};
+const Variant kPortable = {"portable",  fp8_to_bf16,  fp8_to_fp32, fp4_to_bf16,
+                           fp4_to_fp32, has_e4m3_nan, [] {}};
 
 }  // namespace deepinfer::kernels::dequant

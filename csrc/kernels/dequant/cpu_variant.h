@@ -22,6 +22,9 @@ struct Variant {
   void (*fp4_to_fp32)(const std::uint8_t* codes, const std::uint8_t* scales, float* out,
                       std::size_t blocks, bool stream);
   bool (*has_e4m3_nan)(const std::uint8_t* codes, std::size_t count);
+  // To be called by a thread after its last call with `stream`: other threads then see its output.
+  // Not part of each call: it costs as much as hundreds of blocks.
+  void (*finish_stream)();
 };
 
 extern const Variant kPortable;

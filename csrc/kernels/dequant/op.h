@@ -9,7 +9,8 @@
 //          may be 0. All C-contiguous; out shares no memory with the inputs.
 // Values   Products have at most 4 significand bits: exact in fp32, and in bf16 but for its far
 //          subnormals, which round to nearest, ties to even. 2^128 and above is infinity.
-//          Integer arithmetic throughout: the floating-point environment changes nothing.
+//          The kernels feed no subnormal to a float operation, so that flush-to-zero modes and
+//          rounding modes change nothing.
 // Align    Any address does on the CPU; 64-byte aligned out is fastest. CUDA: see cuda/dequant.h.
 // Errors   Scale 255 and weights 0x7F / 0xFF (NaN) are refused before anything is written; the
 //          scales are searched first, each in row-major order. Errors are values; nothing throws.
