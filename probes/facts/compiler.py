@@ -5,7 +5,7 @@ A clang behind a link called g++, a ccache wrapper, a cross compiler first on PA
 
 from __future__ import annotations
 
-from deepinfer.probes.facts.versions import dotted
+from deepinfer.probes.facts.versions import dotted, whole_number
 from deepinfer.probes.redact import excerpt
 from deepinfer.probes.view import HostView
 
@@ -75,7 +75,7 @@ def _read_macros(text: str, compiler: Compiler) -> None:
         compiler.problem = "the preprocessor answered %r" % excerpt(text, 80)
         compiler.unknown = True
         return
-    numbers = [int(word) if word.isdigit() and word.isascii() and len(word) < 10 else None for word in words[:6]]
+    numbers = [whole_number(word) for word in words[:6]]
     gnu, minor, patch, clang, clang_minor, intel = numbers
     if intel is not None:
         compiler.family, compiler.version = "intel", (intel // 10000, intel // 100 % 100)

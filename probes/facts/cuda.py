@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 TARGETS = ("x86_64-linux", "sbsa-linux", "aarch64-linux")
 _CUDA_VERSION = r"#define\s+(?:CUDA_VERSION|CUDART_VERSION)\s+(\d{4,6})\b"
-_NVCC_RELEASE = r"release (\d+)\.(\d+), V(\d+(?:\.\d+)+)"
-_GCC_BOUND = r"#if __GNUC__ > (\d+)"
-_CLANG_BOUND = r"__clang_major__ >= (\d+)"
+_NVCC_RELEASE = r"release (\d{1,4})\.(\d{1,4}), V(\d+(?:\.\d+)+)"
+_GCC_BOUND = r"#if __GNUC__ > (\d{1,4})\b"
+_CLANG_BOUND = r"__clang_major__ >= (\d{1,4})\b"
 _TOP = r"#\$ TOP=(\S+)"
 _ARCH = r"(?m)^compute_(\d+[af]?)$"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from deepinfer.probes.facts.versions import whole_number
 from deepinfer.probes.redact import excerpt
 from deepinfer.probes.view import key_values
 
@@ -59,9 +60,10 @@ def _first_line(cells: list[str]) -> Row | None:
     else:
         return None
     name = name.strip()
-    if not number.isdigit() or not name or " " in name or name.isdigit():
+    npu = whole_number(number)
+    if npu is None or not name or " " in name or name.isdigit():
         return None
-    return Row(int(number[:9]), name, health)
+    return Row(npu, name, health)
 
 
 def _second_line(cells: list[str], row: Row) -> None:
@@ -69,8 +71,8 @@ def _second_line(cells: list[str], row: Row) -> None:
     row.bus = bus.lower() if ":" in bus else ""
     pairs = re.findall(_PAIR, cells[-1])
     if pairs:  # the last pair is HBM where there is such a column, else the memory
-        total = pairs[-1][1]
-        row.memory_bytes = int(total) << 20 if len(total) < 12 and int(total) else None
+        total = whole_number(pairs[-1][1])
+        row.memory_bytes = total << 20 if total else None
 
 
 def parse_version(text: str) -> str:
@@ -113,8 +115,12 @@ def parse_mapping(text: str) -> list[dict[str, str]]:
 
 def rows_of_mapping(text: str) -> list[Row]:
     """The chips of the mapping page: no health, no bus, no memory there."""
-    mapped = [row for row in parse_mapping(text) if row.get("NPU ID", "")[:9].isdigit()]
-    return [Row(int(row["NPU ID"][:9]), row["Chip Name"], "") for row in mapped]
+    rows = []
+    for row in parse_mapping(text):
+        npu = whole_number(row.get("NPU ID", ""))
+        if npu is not None:
+            rows.append(Row(npu, row["Chip Name"], ""))
+    return rows
 
 
 _FAILURES = (

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 
+from deepinfer.probes.facts.versions import whole_number
 from deepinfer.probes.redact import excerpt
 
 _BANNER_DRIVER = r"(?:Driver|KMD) Version:\s*(\d+(?:\.\d+)+)"  # R610 renamed both fields
-_BANNER_CUDA = r"CUDA(?: UMD)? Version:\s*(\d+)\.(\d+)"
-_LIST_GPU = r"^GPU (\d+): (.*?) \(UUID: (GPU-[^)]+)\)"
+_BANNER_CUDA = r"CUDA(?: UMD)? Version:\s*(\d{1,4})\.(\d{1,4})"
+_LIST_GPU = r"^GPU (\d{1,5}): (.*?) \(UUID: (GPU-[^)]+)\)"
 _LIST_MIG = r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)"
 _NO_VALUE = ("", "n/a", "[n/a]", "not supported", "[not supported]", "unknown", "[unknown]", "unknown error")
 
@@ -35,7 +36,7 @@ def parse_csv(text: str) -> list[dict[str, str]] | None:
     rows = []
     for line in lines[1:]:
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(names) or not cells[names.index("index")].isdigit():
+        if len(cells) != len(names) or whole_number(cells[names.index("index")]) is None:
             return None
         rows.append({name: "" if cell.lower() in _NO_VALUE else cell for name, cell in zip(names, cells)})
     return rows
@@ -44,7 +45,8 @@ def parse_csv(text: str) -> list[dict[str, str]] | None:
 def mebibytes(cell: str) -> int | None:
     """``143771 MiB`` -> bytes. Unified-memory parts print no number."""
     word = cell.split(" ")[0]
-    return int(word) << 20 if word.isdigit() and word.isascii() and len(word) < 12 else None
+    number = whole_number(word)
+    return None if number is None else number << 20
 
 
 def parse_banner(text: str) -> tuple[str, tuple[int, int] | None]:

@@ -63,6 +63,9 @@ def accelerators(view: HostView) -> Fact:
             unread = vendor_fact.reason
             continue
         vendor = hex_id(vendor_fact.value or "")
+        if vendor_fact.is_present and not vendor:
+            unread = "%svendor holds no number" % base
+            continue
         if vendor not in NVIDIA and vendor not in ASCEND:
             continue
         klass = view.read(base + "class")

@@ -37,5 +37,10 @@ def parse(text: str) -> Version | None:
     return Version(tuple(head), tail if tail.startswith(_PRE) else "", text.strip())
 
 
+def whole_number(text: str) -> int | None:
+    """``12`` -> 12. None for what ``isdigit`` takes and ``int`` chokes on: superscripts, thousands of digits."""
+    return int(text) if text.isdigit() and text.isascii() and len(text) < 12 else None
+
+
 def dotted(head: tuple[int, ...] | list[int]) -> str:
     return ".".join(str(part) for part in head)
