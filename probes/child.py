@@ -37,7 +37,6 @@ class Running:
             os.close(self.out)
             os.close(self.err)
 
-
     def stop(self) -> None:
         """End a command whose answer nobody wants any more."""
         os.close(self.out)
