@@ -99,16 +99,18 @@ void fp8_block(const std::uint8_t* codes, std::uint8_t scale, Out* out) {
   put_bytes<Store>(out, low, high);
 }
 
+// The inner loop calls nothing, so that its constants stay in registers.
 template <typename Store, typename Out>
 void fp8_blocks(const std::uint8_t* codes, const std::uint8_t* scales, Out* out,
                 std::size_t blocks) {
-  for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols, out += kBlockCols) {
-    const std::uint8_t scale = scales[b];
-    if (scale < kFp8LowestScale || scale > kFp8HighestScale) {
-      fp8_any(codes, scale, out);
-    } else {
-      fp8_block<Store>(codes, scale, out);
+  std::size_t b = 0;
+  while (b < blocks) {
+    for (; b < blocks && scales[b] >= kFp8LowestScale && scales[b] <= kFp8HighestScale; ++b) {
+      fp8_block<Store>(codes + b * kBlockCols, scales[b], out + b * kBlockCols);
     }
+    if (b == blocks) break;
+    fp8_any(codes + b * kBlockCols, scales[b], out + b * kBlockCols);
+    ++b;
   }
 }
 
@@ -132,13 +134,14 @@ void fp4_block(const std::uint8_t* codes, std::uint8_t scale, Out* out) {
 template <typename Store, typename Out>
 void fp4_blocks(const std::uint8_t* codes, const std::uint8_t* scales, Out* out,
                 std::size_t blocks) {
-  for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols / 2, out += kBlockCols) {
-    const std::uint8_t scale = scales[b];
-    if (scale < kFp4LowestScale || scale > kFp4HighestScale) {
-      fp4_any(codes, scale, out);
-    } else {
-      fp4_block<Store>(codes, scale, out);
+  std::size_t b = 0;
+  while (b < blocks) {
+    for (; b < blocks && scales[b] >= kFp4LowestScale && scales[b] <= kFp4HighestScale; ++b) {
+      fp4_block<Store>(codes + b * (kBlockCols / 2), scales[b], out + b * kBlockCols);
     }
+    if (b == blocks) break;
+    fp4_any(codes + b * (kBlockCols / 2), scales[b], out + b * kBlockCols);
+    ++b;
   }
 }
 

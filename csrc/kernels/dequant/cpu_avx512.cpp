@@ -61,55 +61,68 @@ void fp4_any(const std::uint8_t* codes, std::uint8_t scale, float* out) {
 // Eight words, four times over.
 __m512i repeated(__m128i words) { return _mm512_broadcast_i32x4(words); }
 
+constexpr __mmask32 kNotZero = 0xFEFEFEFEu;  // all but word 0 of each eight
+
 template <typename Store, typename Out>
-void fp8_blocks(const std::uint8_t* codes, const std::uint8_t* scales, Out* out,
-                std::size_t blocks) {
+void fp8_block(const std::uint8_t* codes, std::uint8_t scale, Out* out) {
   // bf16 of the subnormal codes 0..7 at scale 2^0: fraction * 2^-9.
   const __m512i subnormals =
       repeated(_mm_setr_epi16(0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60));
-  const __mmask32 not_zero = 0xFEFEFEFEu;
-  for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols, out += kBlockCols) {
-    const std::uint8_t scale = scales[b];
-    if (scale < kFp8LowestScale || scale > kFp8HighestScale) {
-      fp8_any(codes, scale, out);
-      continue;
+  const __m512i bias = _mm512_set1_epi16(static_cast<short>((scale - 7) * 128));
+  const __m512i shift = _mm512_set1_epi16(static_cast<short>((scale - 127) * 128));
+  const __m512i table = _mm512_mask_add_epi16(subnormals, kNotZero, subnormals, shift);
+  const __m512i code =
+      _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
+  const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi16(0x7F));
+  const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), bias);
+  const __mmask32 is_subnormal = _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(8));
+  const __m512i value = _mm512_mask_permutexvar_epi16(normal, is_subnormal, magnitude, table);
+  const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(code, 8), _mm512_set1_epi16(-0x8000));
+  put<Store>(out, _mm512_or_si512(value, sign));
+}
+
+template <typename Store, typename Out>
+void fp4_block(const std::uint8_t* codes, std::uint8_t scale, Out* out) {
+  // bf16 of the codes at scale 2^0, twice over: the lookup sees the bit above a nibble.
+  const __m128i positive =
+      _mm_setr_epi16(0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0);
+  const __m512i values = _mm512_mask_or_epi32(repeated(positive), 0xF0F0, repeated(positive),
+                                              _mm512_set1_epi16(-0x8000));
+  const __m512i shift = _mm512_set1_epi16(static_cast<short>((scale - 127) * 128));
+  const __m512i table = _mm512_mask_add_epi16(values, kNotZero, values, shift);
+  const __m512i pair =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  // Low word: the byte, whose low nibble is the even column. High word: the byte shifted by 4.
+  const __m512i columns = _mm512_or_si512(pair, _mm512_slli_epi32(pair, 12));
+  put<Store>(out, _mm512_permutexvar_epi16(columns, table));
+}
+
+// The inner loop calls nothing, so that its constants stay in registers.
+template <typename Store, typename Out>
+void fp8_blocks(const std::uint8_t* codes, const std::uint8_t* scales, Out* out,
+                std::size_t blocks) {
+  std::size_t b = 0;
+  while (b < blocks) {
+    for (; b < blocks && scales[b] >= kFp8LowestScale && scales[b] <= kFp8HighestScale; ++b) {
+      fp8_block<Store>(codes + b * kBlockCols, scales[b], out + b * kBlockCols);
     }
-    const __m512i bias = _mm512_set1_epi16(static_cast<short>((scale - 7) * 128));
-    const __m512i shift = _mm512_set1_epi16(static_cast<short>((scale - 127) * 128));
-    const __m512i table = _mm512_mask_add_epi16(subnormals, not_zero, subnormals, shift);
-    const __m512i code =
-        _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
-    const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi16(0x7F));
-    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), bias);
-    const __mmask32 is_subnormal = _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(8));
-    const __m512i value = _mm512_mask_permutexvar_epi16(normal, is_subnormal, magnitude, table);
-    const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(code, 8), _mm512_set1_epi16(-0x8000));
-    put<Store>(out, _mm512_or_si512(value, sign));
+    if (b == blocks) break;
+    fp8_any(codes + b * kBlockCols, scales[b], out + b * kBlockCols);
+    ++b;
   }
 }
 
 template <typename Store, typename Out>
 void fp4_blocks(const std::uint8_t* codes, const std::uint8_t* scales, Out* out,
                 std::size_t blocks) {
-  // bf16 of the codes at scale 2^0, twice over: the lookup sees the bit above a nibble.
-  const __m128i positive =
-      _mm_setr_epi16(0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0);
-  const __m512i values = _mm512_mask_or_epi32(repeated(positive), 0xF0F0, repeated(positive),
-                                              _mm512_set1_epi16(-0x8000));
-  const __mmask32 not_zero = 0xFEFEFEFEu;
-  for (std::size_t b = 0; b < blocks; ++b, codes += kBlockCols / 2, out += kBlockCols) {
-    const std::uint8_t scale = scales[b];
-    if (scale < kFp4LowestScale || scale > kFp4HighestScale) {
-      fp4_any(codes, scale, out);
-      continue;
+  std::size_t b = 0;
+  while (b < blocks) {
+    for (; b < blocks && scales[b] >= kFp4LowestScale && scales[b] <= kFp4HighestScale; ++b) {
+      fp4_block<Store>(codes + b * (kBlockCols / 2), scales[b], out + b * kBlockCols);
     }
-    const __m512i shift = _mm512_set1_epi16(static_cast<short>((scale - 127) * 128));
-    const __m512i table = _mm512_mask_add_epi16(values, not_zero, values, shift);
-    const __m512i pair =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    // Low word: the byte, whose low nibble is the even column. High word: the byte shifted by 4.
-    const __m512i columns = _mm512_or_si512(pair, _mm512_slli_epi32(pair, 12));
-    put<Store>(out, _mm512_permutexvar_epi16(columns, table));
+    if (b == blocks) break;
+    fp4_any(codes + b * (kBlockCols / 2), scales[b], out + b * kBlockCols);
+    ++b;
   }
 }
 
