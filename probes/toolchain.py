@@ -86,7 +86,8 @@ def _choose_cann(facts: HostFacts, entry: dict[str, Any], chosen: Toolchain) -> 
         return
     kits = cann.installed(facts.view)
     fitting = [kit for kit in kits if _cann_fits(kit, entry)]
-    chosen.cann = named or (fitting or kits or [None])[0]
+    best = fitting or kits
+    chosen.cann = named or (best[0] if best else None)
     chosen.cann_instead = fitting[0].root if named and fitting else ""
     kept = chosen.cann.root if chosen.cann else ""
     chosen.others = [kit.label for kit in kits if kit.root != kept]

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
-from deepinfer.engine.ops.contract import Argument, Case, Contract, Op, Tensors
+from deepinfer.engine.ops.contract import Argument, Case, Contract, Op
 from deepinfer.engine.ops.registry import register
+
+if TYPE_CHECKING:
+    from deepinfer.engine.ops.contract import Tensors
 
 GROUP = 32  # columns that share a scale
 _SHAPES = ((1, 32), (3, 64), (32, 32), (33, 96), (64, 4096), (257, 512))
