@@ -38,7 +38,7 @@ def median_seconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def copy_bandwidth(total_bytes: int, rounds: int) -> float:
-    """Bytes read plus written per second of a copy that moves ``total_bytes`` in all: the better of memcpy and torch."""
+    """Bytes read plus written per second of a copy that moves ``total_bytes`` in all: the better of two ways."""
     import torch
 
     source = torch.randint(0, 255, (total_bytes // 2,), dtype=torch.uint8)

@@ -141,7 +141,7 @@ def parse_reader(result: Result) -> Fact:
     if result.rc != 0:
         return unknown("the NVML reader ended with %d" % result.rc, "nvml")
     try:
-        document = json.loads(result.out)
+        document = json.loads(result.out.strip().rpartition("\n")[2])  # a driver library may print before us
     except ValueError:
         return unknown("the NVML reader printed no JSON: %.80r" % result.out, "nvml")
     if not isinstance(document, dict):
