@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
 
 namespace deepinfer::tests {
 
@@ -25,6 +28,22 @@ inline void failed(const char* file, int line, const std::string& message) {
 inline void not_run(const char* what, const char* why) {
   std::printf("not run: %s: %s\n", what, why);
 }
+
+// Subnormals read and written as zero for the length of a scope, as -ffast-math libraries set it.
+// Does nothing on other machines than x86.
+class FlushToZero {
+ public:
+#ifdef __SSE2__
+  FlushToZero() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  ~FlushToZero() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#else
+  FlushToZero() {}
+  ~FlushToZero() {}
+#endif
+};
 
 inline int summary(const char* name) {
   std::printf("%s: %llu checked, %llu failed\n", name,

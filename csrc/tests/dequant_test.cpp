@@ -223,6 +223,12 @@ void all_of(const dq::Variant& with) {
   const auto run_on_three = [&](const auto& op) { return dq::cpu(op, 3, with); };
   every_fp8_pair(with.name, run);
   every_fp4_pair(with.name, run);
+  const auto run_flushing = [&](const auto& op) {
+    const FlushToZero mode;
+    return dq::cpu(op, 1, with);
+  };
+  every_fp8_pair((std::string(with.name) + ", flush to zero:").c_str(), run_flushing);
+  every_fp4_pair((std::string(with.name) + ", flush to zero:").c_str(), run_flushing);
   shapes_threads_and_alignment(with);
   streamed_output_is_the_same(with);
   nan_is_found_anywhere(with);

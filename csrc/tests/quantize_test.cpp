@@ -167,8 +167,22 @@ void infinity_and_nan_are_refused_with_their_place() {
   }
 }
 
+// FP4-32 has subnormal values at its floor.
+template <typename Quantizer>
+void flush_to_zero_changes_nothing() {
+  std::vector<Bf16> x(Quantizer::kBlock), wanted(Quantizer::kBlock), out(Quantizer::kBlock);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i].bits = static_cast<std::uint16_t>(1 + 11 * i);
+  formats::qdq_rows<Quantizer>(x.data(), 1, x.size(), wanted.data());
+  {
+    const FlushToZero mode;
+    formats::qdq_rows<Quantizer>(x.data(), 1, x.size(), out.data());
+  }
+  CHECK(out == wanted, "other values when flushing to zero");
+}
+
 template <typename Quantizer>
 void all_of() {
+  flush_to_zero_changes_nothing<Quantizer>();
   every_bf16_under_every_exponent_of_the_maximum<Quantizer>();
   midpoints_under_every_bf16_maximum<Quantizer>();
   infinity_and_nan_are_refused_with_their_place<Quantizer>();
