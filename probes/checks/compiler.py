@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deepinfer.matrix.index import allows
-from deepinfer.probes.check import FAIL, PASS, UNKNOWN, Case, Finding, check
+from deepinfer.probes.check import FAIL, PASS, UNKNOWN, WARN, Case, Finding, check
 from deepinfer.probes.facts.compiler import Compiler
 from deepinfer.probes.toolchain import above_bound
 from deepinfer.probes.view import key_values, text_of
@@ -62,6 +62,9 @@ def cuda_host(case: Case) -> Finding | None:
         if chosen is case.toolchain.compiler:
             return None  # compiler.host says it already
         return Finding(FAIL, found, needed=needed, where=where, fix="export CUDAHOSTCXX to %s" % needed)
+    if chosen.family == "gcc" and kit.max_gcc is None:
+        why = "crt/host_config.h of this toolkit does not say which is the newest GCC that it takes"
+        return Finding(WARN, found, needed=needed, where=where, why=why, fix="read the release notes of %s" % kit.label)
     limit = "" if kit.max_gcc is None else " and GCC <= %d for nvcc" % kit.max_gcc
     return Finding(PASS, found, needed=needed + limit, where=where)
 

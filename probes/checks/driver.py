@@ -7,6 +7,10 @@ from deepinfer.probes.check import FAIL, PASS, UNKNOWN, WARN, Case, Finding, che
 from deepinfer.probes.facts.nvidia_library import library, library_version
 from deepinfer.probes.facts.versions import parse
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from deepinfer.probes.fact import Fact
+
 _INSTALL = "install the NVIDIA driver (open kernel module): https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 
 
@@ -119,6 +123,7 @@ def libraries(case: Case) -> Finding | None:
     if facts.wsl or not facts.kernel.is_present or not any(device.exposed for device in case.devices):
         return None
     kernel = parse(facts.kernel.value)
+    doubt: Finding | None = None
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
         fact = library(case.view, soname)
         if fact.is_absent and not facts.answered_by:
@@ -129,7 +134,11 @@ def libraries(case: Case) -> Finding | None:
                 why="the container runtime mounts them",
                 fix="start the container with: docker run --gpus all ...",
             )
-        own = parse(library_version(fact.value)) if fact.is_present else None
+        if not fact.is_present:
+            if not facts.answered_by or soname == "libcuda.so.1":  # what answered has loaded the other one
+                doubt = doubt or _not_seen(case, soname, fact)
+            continue
+        own = parse(library_version(fact.value))
         if own is None or kernel is None or own.head == kernel.head:
             continue
         if "/compat" in fact.value and own.head > kernel.head:
@@ -147,4 +156,14 @@ def libraries(case: Case) -> Finding | None:
             why="CUDA ends with error 803 or 'driver/library version mismatch'",
             fix="reboot after a driver upgrade, and take foreign folders out of LD_LIBRARY_PATH",
         )
-    return Finding(PASS, facts.kernel.value)
+    return doubt or Finding(PASS, facts.kernel.value)
+
+
+def _not_seen(case: Case, soname: str, fact: Fact) -> Finding:
+    """A library that is not where libraries lie: the loader may know better, so that alone stops nobody."""
+    fix = "run: ldconfig -p | grep libcuda"
+    if case.facts.in_container():
+        fix = "start the container with: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
+    outcome = WARN if case.facts.nvidia.answered_by else UNKNOWN
+    found = fact.reason or "no %s in the usual folders" % soname
+    return Finding(outcome, found, needed="the driver's libraries", where=soname, fix=fix)

@@ -26,9 +26,9 @@ def cuda_version(case: Case) -> Finding:
     fix = "install CUDA %s, or: pip install %s" % (spec["text"], " ".join(_WHEELS))
     kit = case.toolchain.cuda
     if kit is None:
-        local = case.view.names("/usr/local")
-        outcome = UNKNOWN if local.is_unknown else FAIL
-        return Finding(outcome, local.reason or "no nvcc found", needed=needed, where=_CUDA_PLACES, fix=fix)
+        looked = (case.view.which("nvcc"), case.view.names("/usr/local"))
+        doubt = next((fact.reason for fact in looked if fact.is_unknown), "")
+        return Finding(UNKNOWN if doubt else FAIL, doubt or "no nvcc found", needed=needed, where=_CUDA_PLACES, fix=fix)
     found = kit.label + (" (passed over: %s)" % "; ".join(case.toolchain.others) if case.toolchain.others else "")
     if not kit.version:
         outcome = UNKNOWN if kit.doubts and not kit.missing else FAIL
@@ -47,6 +47,9 @@ def cuda_parts(case: Case) -> Finding | None:
     kit = case.toolchain.cuda
     if kit is None:
         return None
+    if not kit.missing and kit.unsure:
+        doubt = next(doubt for doubt in kit.doubts if doubt.startswith(kit.unsure[0] + ": "))
+        return Finding(UNKNOWN, doubt, needed="nvcc with its headers", where=kit.root, fix="ls -l %s" % kit.root)
     if not kit.missing:
         return Finding(PASS, "complete", where=kit.root)
     names = ", ".join(part for part, _ in kit.missing)

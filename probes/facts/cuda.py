@@ -55,6 +55,7 @@ class Toolkit:
         self.nvcc_release: tuple[int, int] | None = None
         self.ptxas_release: tuple[int, int] | None = None
         self.missing: list[tuple[str, str]] = []  # (part, wheel)
+        self.unsure: list[str] = []  # parts of which nobody could tell whether they are there
         self.doubts: list[str] = []
         self.architectures: set[str] | None = None
         self.max_gcc: int | None = None
@@ -83,6 +84,7 @@ def inspect(view: HostView, root: str, origin: str, *, deep: bool = True) -> Too
         if found.is_absent:
             kit.missing.append((part, wheel))
         elif found.is_unknown:
+            kit.unsure.append(part)
             kit.doubts.append("%s: %s" % (part, found.reason))
         elif part == "cuda.h":
             _read_version(view, found.value, kit)
