@@ -184,11 +184,12 @@ class RecordedView(HostView):
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def which(self, name: str) -> Fact:
-        if "/" not in name:
+        found = super().which(name)
+        if not found.is_present and "/" not in name:  # records name programs without their folder
             for words, answer in self.cmds.items():
                 if words.split(" ")[0] == name:
                     return absent("PATH") if answer.get("rc") == 127 else present(name, "PATH")
-        return super().which(name)
+        return found
 
     def run(self, argv: list[str], stdin: str = "", seconds: float = CHILD_SECONDS) -> Fact:
         answer = self._answer(argv)

@@ -178,3 +178,16 @@ def test_a_record_may_be_written_to_standard_output(tmp_path):
     words = [sys.executable, "-m", "deepinfer.probe", "--replay", str(path), "--quiet", "--record", "/dev/stdout"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and json.loads(done.stdout)["machine"] == "x86_64"
+
+
+@pytest.mark.parametrize("target", ["", "host-cpu", "nvidia-sm100", "ascend-950"])
+def test_a_record_of_this_very_machine_replays_to_the_same_document(target):
+    from deepinfer.probes.live import LiveView
+
+    wish = Wish()
+    wish.target = target
+    view = RecordingView(LiveView())
+    verdict = judge(view, INDEX, wish)
+    complete(view, INDEX)
+    plain = redact(json.loads(json.dumps(view.record())))
+    assert json.dumps(judged(plain, wish=wish).document(), indent=1) == json.dumps(verdict.document(), indent=1)
