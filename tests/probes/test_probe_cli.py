@@ -239,7 +239,7 @@ def broken_tree(tmp_path: Path, text: str | None, change: str = "") -> Path:
 def test_an_index_that_is_not_right_judges_nobody(text, change, code, tmp_path, replay):
     words = replay(b200_host())
     done = subprocess.run(
-        [sys.executable, "-m", "deepinfer.probe", *words],
+        [sys.executable, "-S", "-m", "deepinfer.probe", *words],  # -S: an editable install would come first
         cwd=broken_tree(tmp_path / "tree", text, change),
         capture_output=True,
         text=True,

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from probe_hosts import ROOT, b200_host, bare_host
 
+from deepinfer.probes.fact import absent
+from deepinfer.probes.live import LiveView
+
 HEAVY = ("argparse", "subprocess", "dataclasses", "typing", "hashlib", "tomllib", "ctypes", "socket", "ssl", "asyncio")
 MEMORY_BYTES = 4 << 20
 
@@ -153,6 +156,7 @@ def test_a_host_whose_proc_sys_and_dev_cannot_be_read_is_undetermined_with_the_r
 
     monkeypatch.setattr(index, "_check_fresh", lambda *_: None)
     monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(LiveView, "nvml", lambda _: absent("nvml"))  # a real driver would answer all the same
     unreadable(monkeypatch, "/proc/", "/sys", "/dev")
     code = main(["--all"])
     monkeypatch.undo()

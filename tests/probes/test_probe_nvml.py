@@ -13,6 +13,7 @@ import pytest
 from probe_hosts import INDEX, b200_host, finding, judged
 
 from deepinfer.probes import live
+from deepinfer.probes.facts.nvidia_library import LIBRARY_FOLDERS
 from deepinfer.probes.judge import judge
 from deepinfer.probes.live import LiveView
 from deepinfer.probes.record_form import check_record
@@ -142,6 +143,8 @@ def test_a_library_that_crashes_leaves_the_tool_to_answer(nvml):
 
 @pytest.mark.parametrize("content", [b"", b"not a library", b"\x7fELF" + b"\x00" * 60], ids=["empty", "text", "torn"])
 def test_a_library_that_cannot_be_loaded_is_broken_and_not_missing(content, tmp_path, monkeypatch):
+    if any(os.path.exists("%s/libnvidia-ml.so.1" % folder) for folder in LIBRARY_FOLDERS):
+        pytest.skip("not run: the reader finds a real driver library here and takes that")
     (tmp_path / "libnvidia-ml.so.1").write_bytes(content)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     fact = LiveView().nvml()
