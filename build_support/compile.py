@@ -56,12 +56,13 @@ def build(target: Target, machine: str, wheel_folder: str, hook: str, settings: 
     record = inputs.record_of(target, machine)
     backend = _backend()
     with _folder(target.entry["id"] if target.entry else "") as folder:
-        _forget_other_inputs(folder, record)
         record_path = os.path.join(folder, FILE)
+        own = _settings(target, record, folder, record_path)
+        _forget_other_inputs(folder, {"versions": record["versions"], **own})
         with open(record_path, "w", encoding="utf-8") as file:
             file.write(json.dumps(record, indent=1, sort_keys=True) + "\n")
         given = {key: value for key, value in settings.items() if not key.startswith("deepinfer.")}
-        words = {**given, **_settings(target, record, folder, record_path)}
+        words = {**given, **own}
         name: str = getattr(backend, hook)(wheel_folder, words)
         try:
             check(os.path.join(wheel_folder, name), record)
@@ -111,11 +112,10 @@ def _folder(entry: str) -> Iterator[str]:
         yield folder
 
 
-def _forget_other_inputs(folder: str, record: dict[str, Any]) -> None:
+def _forget_other_inputs(folder: str, settings: dict[str, Any]) -> None:
     """A cache that another compiler, toolkit or tool version filled would silently decide over the new one."""
     marker = os.path.join(folder, ".inputs")
-    keys = ("entry", "architectures", "compiler", "cuda_host", "toolkit", "flags", "versions")
-    text = json.dumps({key: record[key] for key in keys}, sort_keys=True)
+    text = json.dumps(settings, sort_keys=True)
     try:
         with open(marker, encoding="utf-8") as file:
             same = file.read() == text
@@ -160,8 +160,18 @@ def _settings(target: Target, record: dict[str, Any], folder: str, record_path: 
                 "CUDAToolkit_ROOT": toolchain.cuda.root,
             }
         )
+        if toolchain.cuda.wheels:
+            defines.update(_wheel_libraries(toolchain.cuda.root))
     settings = {"cmake.define.%s" % name: value for name, value in defines.items()}
     return {**settings, "build-dir": folder, "cmake.build-type": "Release"}
+
+
+def _wheel_libraries(root: str) -> dict[str, str]:
+    """A toolkit of wheels keeps its libraries in ``lib`` and under versioned names; nvcc and CMake look elsewhere."""
+    return {
+        "CMAKE_CUDA_FLAGS": "%s -L%s/lib" % (inputs.CUDA_FLAGS, root),
+        "CUDA_CUDART": root + "/lib/libcudart.so.13",
+    }
 
 
 def _nanobind_map() -> str:

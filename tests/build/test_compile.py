@@ -69,14 +69,14 @@ def test_a_full_disk_is_seen_before_it_is_filled(monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_inputs_empty_the_build_folder_and_the_same_ones_do_not(tmp_path: Path) -> None:
-    record = dict.fromkeys(("entry", "architectures", "compiler", "cuda_host", "toolkit", "flags", "versions"), "x")
+    settings = {"cmake.define.CMAKE_CXX_COMPILER": "g++", "versions": {"nanobind": "3.1.0"}}
     (tmp_path / ".lock").touch()
-    compiling._forget_other_inputs(str(tmp_path), record)
+    compiling._forget_other_inputs(str(tmp_path), settings)
     (tmp_path / "CMakeCache.txt").touch()
     (tmp_path / "CMakeFiles").mkdir()
-    compiling._forget_other_inputs(str(tmp_path), record)
+    compiling._forget_other_inputs(str(tmp_path), settings)
     assert (tmp_path / "CMakeCache.txt").exists()
-    compiling._forget_other_inputs(str(tmp_path), {**record, "compiler": "GCC 99"})
+    compiling._forget_other_inputs(str(tmp_path), {**settings, "cmake.define.CMAKE_CXX_COMPILER": "g++-99"})
     assert sorted(path.name for path in tmp_path.iterdir()) == [".inputs", ".lock"]
 
 

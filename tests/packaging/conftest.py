@@ -57,6 +57,18 @@ def index(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder.parent.as_uri()
 
 
+@pytest.fixture(scope="session")
+def cuda_of_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CUDA 13.0 toolkit made of wheels, as pip leaves it."""
+    folder = tmp_path_factory.mktemp("cuda")
+    names = ["nvcc==13.0.88", "crt==13.0.88", "runtime==13.0.96", "cccl==13.0.85"]
+    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    words += [f"nvidia-cuda-{name}" for name in names] + ["nvidia-nvvm==13.0.88"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "nvidia/cu13"
+
+
 @pytest.fixture
 def environment(tmp_path: Path, tools: Path) -> Callable[[str], Environment]:
     return lambda name: Environment(tmp_path / name, tools, tmp_path)

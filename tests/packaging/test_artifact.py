@@ -87,6 +87,19 @@ def test_sm100_is_cross_built_holds_exactly_its_code_and_refuses_to_run_here(
     assert json.loads(verified.stdout)["ok"] is True, "as built; that it cannot run here is said as a warning"
 
 
+def test_a_toolkit_of_wheels_builds_it_too(
+    environment: Callable[[str], Environment], sdist: Path, sm100_cxx: str, cuda_of_wheels: Path, tmp_path: Path
+) -> None:
+    made = environment("wheels")
+    words = ["wheel", str(sdist), "--no-deps", "-w", str(tmp_path), "-C", "deepinfer.target=nvidia-sm100"]
+    done = made.front_end("pip", *words, "-C", f"deepinfer.toolkit={cuda_of_wheels}", CXX=sm100_cxx)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".so")]
+        assert read(archive.read(name)).cubins == {"100a"}
+
+
 def contents(wheel: Path) -> tuple[str, bytes]:
     """(artifact id, native module)"""
     with zipfile.ZipFile(wheel) as archive:
