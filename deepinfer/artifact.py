@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from typing import Any
 
-from deepinfer.errors import DeepInferError
+from deepinfer.command_line import Arguments
+from deepinfer.errors import DeepInferError, UsageError
 from deepinfer.matrix.index import HERE as MATRIX
 from deepinfer.matrix.index import load_index
 from deepinfer.probes.artifact import device_code, fitness, installed
@@ -18,15 +18,15 @@ from deepinfer.probes.live import LiveView
 
 def main(words: list[str] | None = None) -> int:
     """Exit code 0: as built; 1: something differs; 2: usage."""
-    parser = argparse.ArgumentParser(prog="python -m deepinfer.artifact", description=__doc__)
+    parser = Arguments(prog="python -m deepinfer.artifact", description=__doc__)
     parser.add_argument("command", choices=("show", "verify"), help="show: print the record; verify: check it all")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args(words)
     try:
+        options = parser.parse_args(words)
         artifact = installed.find()
     except DeepInferError as error:
         sys.stderr.write("%s\n" % error)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     if options.command == "show":
         _print_record(artifact, as_json=options.json)
         return 0

@@ -11,11 +11,11 @@ from tree import ROOT, parsed, python_files
 
 # package -> what of this project it may import
 LAYERS = {
-    "matrix": {"matrix", "errors"},
-    "probes": {"probes", "matrix", "errors"},
-    "engine": {"engine", "probes", "matrix", "errors"},
-    "build_support": {"build_support", "probes", "matrix", "errors"},
-    "deepinfer": {"deepinfer", "engine", "probes", "matrix", "errors"},
+    "matrix": {"matrix", "errors", "command_line"},
+    "probes": {"probes", "matrix", "errors", "command_line"},
+    "engine": {"engine", "probes", "matrix", "errors", "command_line"},
+    "build_support": {"build_support", "probes", "matrix", "errors", "command_line"},
+    "deepinfer": {"deepinfer", "engine", "probes", "matrix", "errors", "command_line"},
 }
 FOLDERS = ("matrix", "probes", "engine")
 STANDARD_ONLY = ("probes", "build_support", "deepinfer", "matrix/index.py", "matrix/__init__.py")
@@ -43,7 +43,7 @@ def layer_of(name: str) -> str | None:
     """Package of this project that an import names, or None for foreign ones."""
     parts = name.split(".")
     if parts[0] == "deepinfer":
-        return parts[1] if len(parts) > 1 and parts[1] in (*FOLDERS, "errors") else "deepinfer"
+        return parts[1] if len(parts) > 1 and parts[1] in (*FOLDERS, "errors", "command_line") else "deepinfer"
     return parts[0] if parts[0] == "build_support" else None
 
 
