@@ -71,24 +71,21 @@ def _supported_line(verdict: Verdict, seen: str, index: dict[str, Any]) -> str:
                 )
             )
         return "Eligible: %s (%s) is a %s, and this host can %s for it." % (seen, entry["id"], kind, doing)
-    bad = [finding for finding in verdict.findings if finding.outcome in (FAIL, UNKNOWN)]
-    count = "%d check%s" % (len(bad), "" if len(bad) == 1 else "s")
+    start = "%s: %s (%s) is a %s" % (verdict.verdict.capitalize(), seen, entry["id"], kind)
+    failing, unread = _counted(verdict.findings, FAIL), _counted(verdict.findings, UNKNOWN)
     if verdict.verdict == FIXABLE:
-        return "Fixable: %s (%s) is a %s; %s must be mended to %s here: %s." % (
-            seen,
-            entry["id"],
-            kind,
-            count,
-            doing,
-            ", ".join(verdict.blocking),
-        )
-    return "Undetermined: %s (%s) is a %s, but %s could not be read: %s." % (
-        seen,
-        entry["id"],
-        kind,
-        count,
-        ", ".join(verdict.blocking),
-    )
+        also = "; %s could not be read" % unread if unread else ""
+        return "%s; to %s here, mend %s%s." % (start, doing, failing, also)
+    return "%s, but %s could not be read." % (start, unread)
+
+
+def _counted(findings: list[Finding], outcome: str) -> str:
+    """``2 checks (driver, toolkit)``; an empty string for none."""
+    own = [finding for finding in findings if finding.outcome == outcome]
+    if not own:
+        return ""
+    kinds = sorted({finding.kind for finding in own})
+    return "%d check%s (%s)" % (len(own), "" if len(own) == 1 else "s", ", ".join(kinds))
 
 
 def _what_matters(verdict: Verdict, index: dict[str, Any], room: int) -> list[str]:
@@ -172,7 +169,14 @@ def _ending(verdict: Verdict, index: dict[str, Any]) -> list[str]:
         return [
             "next: %s" % ("pip install ." if "build" in verdict.judged else "python3 -m deepinfer.probe --for build")
         ]
-    why = next((finding.why for finding in verdict.findings if finding.outcome in (FAIL, UNKNOWN) and finding.why), "")
+    why = next(
+        (
+            "%s: %s" % (finding.id, finding.why)
+            for finding in verdict.findings
+            if finding.outcome == FAIL and finding.why
+        ),
+        "",
+    )
     return [*(["why: %s" % why] if why else []), "next: mend what is listed, then: %s" % _again(verdict)]
 
 
