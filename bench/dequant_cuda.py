@@ -62,9 +62,10 @@ def median_us(work: Callable[[], object], rounds: int) -> float:
 
     for _ in range(3):
         work()
-    times = []
+    event: Any = torch.cuda.Event
+    times: list[float] = []
     for _ in range(rounds):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
         end.record()
