@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+from deepinfer.matrix.evidence import Evidence, read_all
+from deepinfer.matrix.gates import engine_of
 from deepinfer.matrix.index import SCHEMA, source_names
 from deepinfer.matrix.load import Tree
 from deepinfer.matrix.specifier import compile_spec
@@ -39,11 +41,19 @@ def index_of(tree: Tree) -> dict[str, Any]:
         },
         "skip": guidance["skip"],
         "gaps": [{key: gap[key] for key in ("id", "title", "text")} for gap in guidance["gap"]],
-        "entries": [_entry(document.data, baseline) for document in tree.of("entry")],
+        "entries": compiled_entries(tree),
         "rfcs": {str(document.data["number"]): _rfc(document) for document in tree.of("rfc")},
         "variables": _named(variables["variable"]),
         "keys": _named(variables["key"]),
     }
+
+
+def compiled_entries(tree: Tree) -> list[dict[str, Any]]:
+    """The entries as they are compiled, each with what our engine does there."""
+    baseline = tree.of("baseline")[0].data
+    entries = [_entry(document.data, baseline) for document in tree.of("entry")]
+    evidence: list[Evidence] = read_all(tree.root, [entry["id"] for entry in entries])
+    return [{**entry, "engine": engine_of(tree.root, entry, evidence)} for entry in entries]
 
 
 def provenance(entry: dict[str, Any]) -> str:
@@ -75,8 +85,6 @@ def _entry(entry: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
         "removal": {"date": removal["date"].isoformat(), "last_good": removal["last_good"]} if removal else None,
         "configurations": [_configuration(item) for item in entry.get("configuration", [])],
         "provenance": provenance(entry),
-        # Computed from artifacts and evidence; there are none yet, so there is nothing to compute from.
-        "engine": "none",
     }
 
 
@@ -90,8 +98,9 @@ def _rfc(document: Document) -> dict[str, Any]:
     return {
         "title": rfc["title"],
         "file": document.path,
-        "upstream": rfc.get("upstream"),
-        "blockers": [{"id": blocker["id"], "text": blocker["text"]} for blocker in rfc["blocker"]],
+        "entries": rfc["entries"],
+        "upstream": rfc["upstream"][0]["url"] if "upstream" in rfc else None,
+        "blockers": [{key: item[key] for key in ("id", "kind", "text")} for item in rfc.get("blocker", [])],
     }
 
 

@@ -119,7 +119,9 @@ def source_names(tree: Tree) -> Iterator[Finding]:
 def dates(tree: Tree) -> Iterator[Finding]:
     """M13: dates are plausible, and a removal is announced before it happens."""
     for document in tree.documents:
-        paths: list[tuple[Any, ...]] = [("created",), ("waiver", "date"), ("removal", "date")]
+        paths: list[tuple[Any, ...]] = [("created",), ("waiver", "date"), ("waiver", "until"), ("removal", "date")]
+        for table, key in (("upstream", "read"), ("history", "date"), ("approval", "date")):
+            paths += [(table, number, key) for number, _ in enumerate(document.data.get(table, []))]
         reads = [("source", number, "read") for number, _ in enumerate(document.data.get("source", []))]
         for path in paths + reads:
             value = document.get(*path)

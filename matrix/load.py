@@ -15,6 +15,7 @@ from deepinfer.matrix.rfc import NoFrontMatter, front_matter
 from deepinfer.matrix.validate import Document, validate
 
 ROOT = Path(__file__).resolve().parent.parent
+APPROVALS = "rfcs/approvals"
 SINGLE = ("baseline", "model", "guidance", "variables")
 
 
@@ -46,7 +47,8 @@ def load(root: Path | str | None = None) -> Tree:
             fix="run it in a checkout of the repository, or name one: python -m deepinfer.matrix --root FOLDER list",
         )
     tree = Tree(root, [], [])
-    for name in source_names(str(root)):
+    approvals = sorted((root / APPROVALS).glob("*.toml"))  # not compiled, so not among the sources of the index
+    for name in [*source_names(str(root)), *("%s/%s" % (APPROVALS, path.name) for path in approvals)]:
         _read(tree, name)
     present = {document.kind for document in tree.documents}
     for kind in SINGLE:
@@ -59,7 +61,7 @@ def load(root: Path | str | None = None) -> Tree:
 def _kind_of(name: str) -> str | None:
     folder, _, file = name.rpartition("/")
     if folder != "matrix":
-        return "entry" if folder == "matrix/entries" else "rfc"
+        return {"matrix/entries": "entry", APPROVALS: "approval"}.get(folder, "rfc")
     stem = file[: -len(".toml")]
     return stem if stem in SINGLE else None
 

@@ -12,6 +12,7 @@ from deepinfer.matrix.compiled import index_of, index_text
 from deepinfer.matrix.docs import docs_text
 from deepinfer.matrix.findings import Finding
 from deepinfer.matrix.load import Tree, load
+from deepinfer.matrix.rfc_pages import rfc_pages
 from deepinfer.matrix.rules import check
 
 
@@ -62,6 +63,7 @@ def rendered(tree: Tree) -> dict[str, str]:
         "matrix/index.json": index_text(tree),
         "README.md": _fill(text, tree),
         "docs/matrix.md": docs_text(),
+        **rfc_pages(tree),
     }
 
 

@@ -8,8 +8,10 @@ from deepinfer.matrix.vocabulary import (
     ACCELERATED,
     BLOCKER_KINDS,
     BUILT,
+    LIFECYCLE,
     PROPOSED,
     REFUSED,
+    RFC_KINDS,
     SOURCE_KINDS,
     STATUSES,
     VENDORS,
@@ -71,6 +73,7 @@ ENTRY: tuple[Field, ...] = (
     Field("require.proposed", "string", "A draft's toolchain as text; shown, never judged.", NEVER, True),
     Field("waiver.date", "date", "Day on which the status was granted without evidence of ours."),
     Field("waiver.says", "string", "What is missing, and why the status stands all the same."),
+    Field("waiver.until", "date", "Day after which `rfc check` warns; at most 90 days later."),
     Field("removal.date", "date", "Day from which it is not built any more."),
     Field("removal.last_good", "release", "Last version that builds it."),
     Field("configuration[].id", "id", "Name, unique in the whole matrix."),
@@ -127,12 +130,25 @@ RFC: tuple[Field, ...] = (
     Field("number", "count", "Number; equals that of the file's name."),
     Field("title", "title", "At most 60 characters, without a word that sounds like a status."),
     Field("created", "date", "Day of the first version."),
+    Field("kind", "string", "What it proposes; a device where it is left out.", NEVER, values=RFC_KINDS),
     Field("authors", "strings", "Who answers for it."),
-    Field("entries", "strings", "Ids of the entries that it proposes."),
-    Field("upstream", "url", "Upstream's discussion, if there is one.", NEVER),
+    Field("maintainers", "strings", "Who keeps its entries working, beside the authors.", NEVER),
+    Field("entries", "strings", "Ids of the entries that it proposes; none if it proposes no device."),
+    Field("upstream[].url", "url", "A pull request or a commit, so that it cannot be about something else later."),
+    Field("upstream[].read", "date", "The day on which it was read."),
+    Field("upstream[].says", "string", "What it says, in our own words, with its figures."),
+    Field("history[].status", "string", "Status that its entries took on.", values=LIFECYCLE),
+    Field("history[].date", "date", "The day of it."),
+    Field("history[].says", "string", "Why."),
     Field("blocker[].id", "id", "Name of the open point."),
     Field("blocker[].kind", "string", "What kind of work closes it.", values=BLOCKER_KINDS),
     Field("blocker[].text", "string", "One sentence that says what is missing."),
+)
+APPROVAL: tuple[Field, ...] = (
+    Field("approval[].status", "string", "Status that is approved.", values=LIFECYCLE),
+    Field("approval[].by", "string", "Who approves: neither an author nor a maintainer."),
+    Field("approval[].date", "date", "The day of it."),
+    Field("approval[].note", "string", "What was looked at."),
 )
 FILES: dict[str, tuple[Field, ...]] = {
     "entry": ENTRY,
@@ -141,6 +157,7 @@ FILES: dict[str, tuple[Field, ...]] = {
     "guidance": GUIDANCE,
     "variables": VARIABLES,
     "rfc": RFC,
+    "approval": APPROVAL,
 }
 # The tables that must be there, and for which statuses; a field of another table is required only where it is written.
 TABLES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -155,7 +172,8 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "model": {"part": ALWAYS, "source": ALWAYS},
     "guidance": {"gap": ALWAYS, "skip": ALWAYS, "source": ALWAYS},
     "variables": {"variable": ALWAYS, "key": ALWAYS, "foreign": ALWAYS},
-    "rfc": {"blocker": ALWAYS},
+    "rfc": {},  # what is needed depends on the status of its entries: see rfc_rules.py
+    "approval": {"approval": ALWAYS},
 }
 
 

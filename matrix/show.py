@@ -34,7 +34,7 @@ def entry_data(tree: Tree, name: str) -> dict[str, Any]:
     return {
         "entry": entry,
         "sources": sources,
-        "waiver": {**waiver, "date": waiver["date"].isoformat()} if waiver else None,
+        "waiver": {key: str(value) for key, value in waiver.items()} if waiver else None,
         "rfc": index["rfcs"].get(str(entry["rfc"])),
     }
 

@@ -18,11 +18,15 @@ ACCELERATED = ("supported", "deprecated")
 PROPOSED = ("draft", "accepted")
 REFUSED = ("unsupported", "removed", "rejected", "withdrawn")
 
+LIFECYCLE = ("draft", "accepted", "supported", "deprecated", "removed", "rejected", "withdrawn")
+RFC_KINDS = ("device", "process")
+
 VENDORS = ("nvidia", "ascend", "host")
 TOOLKITS = {"nvidia": "cuda", "ascend": "cann"}
 SOURCE_KINDS: dict[str, str] = {
     "upstream-readme": "upstream README",
     "upstream-rfc": "upstream RFC",
+    "rfc": "RFC of this repository",
     "press": "press report",
     "vendor-docs": "vendor documentation",
     "kernel-module": "vendor's kernel module",

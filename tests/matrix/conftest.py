@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deepinfer.matrix.findings import Finding
+from deepinfer.matrix.gates import COVERS, covered
 from deepinfer.matrix.load import ROOT, load
 from deepinfer.matrix.rules import check
 
@@ -20,6 +21,10 @@ def root(tmp_path: Path) -> Path:
     for folder in ("matrix", "rfcs", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     shutil.copy(ROOT / "README.md", tmp_path / "README.md")
+    # evidence is bound to these: without them it would be stale, and the copy not up to date
+    for name in {name for lane, its in COVERS.items() for gate in its for name in covered(ROOT, lane, gate)}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
