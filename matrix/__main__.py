@@ -1,4 +1,4 @@
-"""``python -m deepinfer.matrix``: render, list, show. Data to stdout, messages to stderr.
+"""``python -m deepinfer.matrix``: render, list, show, diff. Data to stdout, messages to stderr.
 
 Exit codes: 0 done, 1 findings or files out of date, 2 wrong words on the command line.
 """
@@ -9,11 +9,14 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from deepinfer.errors import DeepInferError, UsageError, nearest
 
-COMMANDS = ("render", "list", "show")
+if TYPE_CHECKING:
+    from deepinfer.matrix.load import Tree
+
+COMMANDS = ("render", "list", "show", "diff")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,12 +34,14 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="python -m deepinfer.matrix", description="The hardware-support matrix.")
     top.add_argument("--root", help="work on the checkout in this folder (default: the one that holds this file)")
     commands = top.add_subparsers(dest="command", metavar="{%s}" % ",".join(COMMANDS))
-    render = commands.add_parser("render", help="validate, then write index.json, README blocks and docs/matrix.md")
+    render = commands.add_parser("render", help="validate, then write everything that is generated")
     render.add_argument("--check", action="store_true", help="write nothing; exit 1 if something is out of date")
     listing = commands.add_parser("list", help="one line per entry")
     show = commands.add_parser("show", help="everything about one entry")
     show.add_argument("id")
-    for command in (listing, show):
+    diff = commands.add_parser("diff", help="what changed in the matrix since a git revision")
+    diff.add_argument("revision")
+    for command in (listing, show, diff):
         command.add_argument("--json", action="store_true", help="the same as JSON")
     return top
 
@@ -67,20 +72,43 @@ def _run(words: list[str]) -> int:
     # Imported late: `--help` and usage errors need none of it.
     from deepinfer.matrix.compiled import index_of
     from deepinfer.matrix.render import checked
-    from deepinfer.matrix.show import entry_data, entry_text, list_text
 
     tree = checked(options.root)
     if options.command == "list":
-        index = index_of(tree)
-        sys.stdout.write(_json(index["entries"]) if options.json else list_text(index))
-        return 0
+        return _list(index_of(tree), as_json=options.json)
+    if options.command == "diff":
+        return _diff(tree, options.revision, as_json=options.json)
+    return _show(tree, options.id, as_json=options.json)
+
+
+def _list(index: dict[str, Any], *, as_json: bool) -> int:
+    from deepinfer.matrix.terminal import write_list
+
+    if as_json:
+        sys.stdout.write(_json(index["entries"]))
+    else:
+        write_list(index, sys.stdout)
+    return 0
+
+
+def _diff(tree: Tree, revision: str, *, as_json: bool) -> int:
+    from deepinfer.matrix.diff import difference, difference_data, difference_text
+
+    found = difference(tree, revision)
+    sys.stdout.write(_json(difference_data(found)) if as_json else difference_text(found))
+    return 0
+
+
+def _show(tree: Tree, name: str, *, as_json: bool) -> int:
+    from deepinfer.matrix.show import entry_data, entry_text
+
     names = [document.data["id"] for document in tree.of("entry")]
-    if options.id not in names:
+    if name not in names:
         raise UsageError(
-            "no entry is called %r%s" % (options.id, nearest(options.id, names)), fix="python -m deepinfer.matrix list"
+            "no entry is called %r%s" % (name, nearest(name, names)), fix="python -m deepinfer.matrix list"
         )
-    data = entry_data(tree, options.id)
-    sys.stdout.write(_json(data) if options.json else entry_text(data))
+    data = entry_data(tree, name)
+    sys.stdout.write(_json(data) if as_json else entry_text(data))
     return 0
 
 
@@ -101,7 +129,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
         )
     known, rest = parser().parse_known_args(words)
     if rest:
-        options = {"render": ["--check"], "list": ["--json"], "show": ["--json"]}.get(known.command, ["--root"])
+        options = {"render": ["--check"], "list": ["--json"], "show": ["--json"], "diff": ["--json"]}.get(
+            known.command, ["--root"]
+        )
         raise UsageError(
             "%r is not understood%s" % (rest[0], nearest(rest[0], options)),
             fix="python -m deepinfer.matrix %s --help" % (known.command or ""),

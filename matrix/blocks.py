@@ -34,14 +34,15 @@ def needs(entry: dict[str, Any]) -> str:
     return ", ".join(words) or ("none needed" if entry["status"] == "reference" else "none declared")
 
 
-def _in_order(index: Index) -> list[dict[str, Any]]:
+def in_order(index: Index) -> list[dict[str, Any]]:
+    """The entries as people look for them: built ones first, then by status and id."""
     order = sorted(STATUSES, key=lambda status: status not in ACCELERATED)
     return sorted(index["entries"], key=lambda entry: (order.index(entry["status"]), entry["id"]))
 
 
 def _support(index: Index, tree: Tree) -> str:
     rows, notes = [], []
-    for entry in _in_order(index):
+    for entry in in_order(index):
         status = entry["status"]
         if entry["rfc"] is not None:
             status += ", [RFC %d](%s)" % (entry["rfc"], index["rfcs"][str(entry["rfc"])]["file"])

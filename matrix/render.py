@@ -12,6 +12,7 @@ from deepinfer.matrix.compiled import index_of, index_text
 from deepinfer.matrix.docs import docs_text
 from deepinfer.matrix.findings import Finding
 from deepinfer.matrix.load import Tree, load
+from deepinfer.matrix.page import page_text
 from deepinfer.matrix.rfc_pages import rfc_pages
 from deepinfer.matrix.rules import check
 
@@ -64,6 +65,7 @@ def rendered(tree: Tree) -> dict[str, str]:
         "README.md": _fill(text, tree),
         "docs/matrix.md": docs_text(),
         **rfc_pages(tree),
+        "site/index.html": page_text(tree),
     }
 
 

@@ -18,7 +18,7 @@ Edit = Callable[..., None]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for folder in ("matrix", "rfcs", "docs"):
+    for folder in ("matrix", "rfcs", "docs", "site"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     shutil.copy(ROOT / "README.md", tmp_path / "README.md")
     # evidence is bound to these: without them it would be stale, and the copy not up to date

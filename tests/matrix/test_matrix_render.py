@@ -54,8 +54,9 @@ def test_the_tree_is_rendered():
 
 def test_rendering_twice_changes_nothing(root, edit):
     edit("matrix/entries/nvidia-sm103.toml", "(B300, GB300)", "(GB300, B300)")
-    assert render(root, write=False) == ["matrix/index.json", "README.md"]
-    assert render(root) == ["matrix/index.json", "README.md"]
+    changed = ["matrix/index.json", "README.md", "site/index.html"]
+    assert render(root, write=False) == changed
+    assert render(root) == changed
     assert render(root) == []
     assert "GB300, B300" in (root / "README.md").read_text()
     assert load_index(root / "matrix/index.json")
@@ -96,15 +97,16 @@ def test_nothing_is_written_while_there_are_findings(root, edit):
 def test_a_draft_written_by_hand_shows_up_everywhere(root):
     (root / "matrix/entries/nvidia-sm107.toml").write_text(ENTRY)
     (root / "rfcs/0048-sm107.md").write_text(RFC)
-    assert render(root) == ["matrix/index.json", "README.md"]
+    assert render(root) == ["matrix/index.json", "README.md", "rfcs/README.md", "site/index.html"]
     index = load_index(root / "matrix/index.json")
     entry = next(entry for entry in index["entries"] if entry["id"] == "nvidia-sm107")
     assert (entry["status"], entry["rfc"], entry["accelerator"]) == ("draft", 48, None)
     assert index["rfcs"]["48"] == {
         "title": "NVIDIA SM107",
         "file": "rfcs/0048-sm107.md",
+        "entries": ["nvidia-sm107"],
         "upstream": None,
-        "blockers": [{"id": "toolchain", "text": "No toolkit was tried."}],
+        "blockers": [{"id": "toolchain", "kind": "toolkit", "text": "No toolkit was tried."}],
     }
     assert "rfcs/0048-sm107.md" in (root / "README.md").read_text()
 
