@@ -38,7 +38,11 @@ def docs_text() -> str:
         parts.append(table(("field", "form", "required", "sourced", "meaning"), [_row(field) for field in FILES[kind]]))
     parts += ["## Forms", table(("form", "what it is"), list(KINDS.items()))]
     parts += ["## Kinds of source", table(("kind", "shown as"), list(SOURCE_KINDS.items()))]
-    parts += ["## Rules", "The rules R.. and W.. of `python -m deepinfer.rfc check` are in `docs/rfc.md`.", table(("rule", "promise"), [(name, promise) for name, (promise, _) in RULES.items()])]
+    parts += [
+        "## Rules",
+        "The rules R.. and W.. of `python -m deepinfer.rfc check` are in `docs/rfc.md`.",
+        table(("rule", "promise"), [(name, promise) for name, (promise, _) in RULES.items()]),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -86,7 +86,9 @@ def form_problems(value: Any, form: Form = None, path: str = "") -> list[str]:
         return [text for n, item in enumerate(value) for text in form_problems(item, form[0], "%s[%d]" % (path, n))]
     if isinstance(form, tuple):
         if all(isinstance(word, str) for word in form):
-            return [] if isinstance(value, str) and value in form else ["%s is not one of: %s" % (path, ", ".join(form))]
+            return (
+                [] if isinstance(value, str) and value in form else ["%s is not one of: %s" % (path, ", ".join(form))]
+            )
         fine = isinstance(value, form) and not isinstance(value, bool)
         return [] if fine else ["%s is neither an integer nor a text" % path]
     if isinstance(form, re.Pattern):

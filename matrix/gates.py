@@ -26,17 +26,19 @@ GATES: dict[str, tuple[str, str]] = {
 }
 # lane -> gate -> files whose content evidence is bound to. bringup: proposed entries; wheel: those that pip builds.
 KERNELS = ("csrc/kernels/*/op.h", "csrc/kernels/*/cuda/*")
+# One file of ops per folder of kernels: an op without a kernel changes nothing that ran.
+SUITE = ("engine/ops/conformance.py", "engine/ops/contract.py", "engine/ops/dequant.py")
 FACTS = ("probes/facts/*.py", "probes/match.py", "probes/nvml_reader.py", "engine/attest/host.py")
 COVERS: dict[str, dict[str, tuple[str, ...]]] = {
     "bringup": {
         "probe": FACTS,
         "build": (*KERNELS, "build_support/bringup.py"),
-        "conformance": (*KERNELS, "build_support/bringup.py", "engine/attest/device_ops.py", "engine/ops/*.py"),
+        "conformance": (*KERNELS, *SUITE, "build_support/bringup.py", "engine/attest/device_ops.py"),
     },
     "wheel": {
         "probe": FACTS,
         "build": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py"),
-        "conformance": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py", "engine/ops/*.py"),
+        "conformance": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py", *SUITE),
     },
 }
 # What CI itself establishes of the entries that pip builds: tests/packaging builds the NVIDIA wheel and reads its
@@ -45,7 +47,7 @@ _BY_CI = {"nvidia": "compiles", "ascend": "core only", "host": "compiles"}
 
 
 class Gate(NamedTuple):
-    """Where one gate of one entry stands: ``passed``, ``failed``, ``stale`` (passed by older sources) or ``missing``."""
+    """Where a gate of an entry stands: ``passed``, ``failed``, ``stale`` (passed by older sources) or ``missing``."""
 
     name: str
     state: str
@@ -92,7 +94,8 @@ def _sha256(path: Path) -> str:
 def of_evidence(root: Path, entry: dict[str, Any], gate: str, evidence: list[Evidence]) -> Gate:
     """The state of a gate that evidence closes: what the newest run for the present sources says."""
     about = {"entry": entry["id"], "rfc": entry["rfc"]}
-    command = GATES[gate][1] % about
+    nothing = lane_of(entry) == "bringup" and entry["vendor"] != "nvidia" and gate != "probe"
+    command = NO_COMMAND if nothing else GATES[gate][1] % about
     own = [e for e in evidence if e.counts and e.data["gate"] == gate and e.data["entry"] == entry["id"]]
     own.sort(key=lambda item: item.data["finished"])
     if not own:
@@ -131,7 +134,12 @@ def of_capacity(entry: dict[str, Any], payload: int, blockers: list[dict[str, An
 
 
 def of_entry(
-    root: Path, entry: dict[str, Any], payload: int, blockers: list[dict[str, Any]], evidence: list[Evidence], clean: bool
+    root: Path,
+    entry: dict[str, Any],
+    payload: int,
+    blockers: list[dict[str, Any]],
+    evidence: list[Evidence],
+    clean: bool,
 ) -> list[Gate]:
     """Every gate of an entry, in order. ``clean``: no finding is open on it or on its RFC."""
     facts = Gate("facts", "passed" if clean else "failed", "", GATES["facts"][0] if clean else "findings", "")

@@ -1,4 +1,4 @@
-"""``rfc check``: every rule on every file. The rules M.. are the matrix's own; R.. and W.. are those of the RFC path."""
+"""``rfc check``: every rule on every file. M.. are the matrix's own rules; R.. and W.. are those of the RFC path."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_tree(tree: Tree, today: dt.date, base: Tree | None = None, old: list[s
     found = check_matrix(tree)
     case = RfcCase(tree, read_all(tree.root, entries), today, [] if found else compiled_entries(tree), base, old)
     for item in case.evidence:
-        found += item.findings + _times(item.path, item.data, today)
+        found += [*item.findings, *_times(item.path, item.data, today)]
     for _, rule in RULES.values():
         if rule is not None:
             found.extend(rule(case))
@@ -84,7 +84,9 @@ def _times(path: str, data: dict[str, Any], today: dt.date) -> Iterator[Finding]
     if data["finished"] < data["started"]:
         yield Finding(path, 1, "R17", "it ended before it began", "run the attest command again")
     elif data["finished"][:10] > last:
-        yield Finding(path, 1, "R17", "it ended in the future (%s)" % data["finished"], "set the clock, and run it again")
+        yield Finding(
+            path, 1, "R17", "it ended in the future (%s)" % data["finished"], "set the clock, and run it again"
+        )
 
 
 def _stale(tree: Tree) -> list[Finding]:

@@ -65,7 +65,11 @@ def _gates(tree: Tree) -> str:
 
 
 def _covers(tree: Tree) -> str:
-    rows = [(lane, gate, ", ".join("`%s`" % p for p in globs)) for lane, its in COVERS.items() for gate, globs in its.items()]
+    rows = [
+        (lane, gate, ", ".join("`%s`" % p for p in globs))
+        for lane, its in COVERS.items()
+        for gate, globs in its.items()
+    ]
     return table(("lane", "gate", "files that evidence is bound to"), rows)
 
 

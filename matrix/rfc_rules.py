@@ -160,7 +160,9 @@ def pinned(case: RfcCase) -> Iterator[Finding]:
         places += [(rfc, item, ("upstream", n, "url")) for n, item in enumerate(rfc.data.get("upstream", []))]
     for entry in case.tree.of("entry"):
         sources = enumerate(entry.data.get("source", []))
-        places += [(entry, s, ("source", n, "url")) for n, s in sources if s.get("kind") == "upstream-rfc" and "url" in s]
+        places += [
+            (entry, s, ("source", n, "url")) for n, s in sources if s.get("kind") == "upstream-rfc" and "url" in s
+        ]
     for document, item, path in places:
         if "url" in item and not _PINNED.fullmatch(item["url"]):
             message = "%s is neither a pull request nor a commit of upstream" % item["url"]

@@ -35,7 +35,9 @@ def against_base(case: RfcCase) -> Iterator[Finding]:
     for rfc in case.tree.of("rfc"):
         old_steps = histories.get(rfc.data.get("number"), [])
         if rfc.data.get("history", [])[: len(old_steps)] != old_steps:
-            yield rfc.finding("R5", "its history was rewritten", "restore the old steps, and add new ones below", "history")
+            yield rfc.finding(
+                "R5", "its history was rewritten", "restore the old steps, and add new ones below", "history"
+            )
 
 
 def kept(case: RfcCase) -> Iterator[Finding]:

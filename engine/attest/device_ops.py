@@ -1,0 +1,59 @@
+"""The kernels of a bring-up build by their C ABI, with the calls that the registered ops make of the native module.
+
+Only attestation and benches load such a library, by path; the engine itself never does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from deepinfer.errors import DeepInferError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LaunchFailed(DeepInferError):
+    """A kernel was refused by its launcher, or saw values that its contract does not allow."""
+
+    code = "DI421"
+
+
+class DeviceOps:
+    """Stands for ``deepinfer._native`` on the device: the same names, the same arguments."""
+
+    def __init__(self, library: str) -> None:
+        self.library = ctypes.CDLL(library)
+        self.library.deepinfer_cuda_error_name.restype = ctypes.c_char_p
+
+    def dequant_fp8_block(
+        self, weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, block_rows: int, *, stream: int = 0
+    ) -> None:
+        """See csrc/kernels/dequant/op.h."""
+        self._launch("dequant_fp8_block", weight, scale, out, [ctypes.c_int64(block_rows)], stream)
+
+    def dequant_fp4_row(self, weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, *, stream: int = 0) -> None:
+        """See csrc/kernels/dequant/op.h."""
+        self._launch("dequant_fp4_row", weight, scale, out, [], stream)
+
+    def _launch(
+        self, name: str, weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, extra: list[Any], stream: int
+    ) -> None:
+        status = weight.new_zeros(4)  # one int of four zero bytes
+        rows, columns = out.shape
+        words: list[Any] = [_address(weight), _address(scale), _address(out), int(out.element_size() == 4)]
+        words += [ctypes.c_int64(rows), ctypes.c_int64(columns), *extra, _address(status), ctypes.c_void_p(stream)]
+        code = getattr(self.library, "deepinfer_cuda_" + name)(*words)
+        if code != 0:
+            said = self.library.deepinfer_cuda_error_name(code).decode("ascii", "replace")
+            raise LaunchFailed(
+                "%s was not launched: %s" % (name, said), fix="report it with the shape %s" % list(out.shape)
+            )
+        flags = status.cpu().tolist()[0]  # waits for the kernel
+        if flags:
+            raise LaunchFailed("%s met NaN codes (flags %d) where no case has any" % (name, flags), fix="report it")
+
+
+def _address(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())

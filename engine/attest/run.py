@@ -1,0 +1,130 @@
+"""The three gates that a machine can close today, each as checks of one run."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepinfer.engine.attest.document import Run
+from deepinfer.engine.attest.host import Seen
+from deepinfer.errors import DeepInferError
+from deepinfer.probes import match
+from deepinfer.probes.artifact import device_code
+
+if TYPE_CHECKING:
+    from deepinfer.engine.ops.conformance import Outcome
+
+
+class NoTorch(DeepInferError):
+    """Conformance needs torch for the references, and it is missing or does not see the device."""
+
+    code = "DI423"
+
+
+def probe(run: Run, seen: Seen, index: dict[str, Any]) -> None:
+    """Gate ``probe``: every device matches the entry by what the driver says, and its facts equal the entry's."""
+    entry = run.entry
+    for number, device in enumerate(seen.devices):
+        found = match.find(device, index)
+        same = found.entry is not None and found.entry["id"] == entry["id"]
+        run.check("device.%d.entry" % number, same, entry["id"] if same else "", note="by %s" % found.source)
+        known = device.arch in entry["match"]["compute_capabilities"] or bool(device.arch and device.vendor == "ascend")
+        run.check(
+            "device.%d.arch" % number, known, device.arch, bound=", ".join(entry["match"]["compute_capabilities"])
+        )
+        listed = entry["match"]["pci"].get(device.pci_id)
+        note = "" if listed else "the entry does not list this PCI id"
+        run.check("device.%d.pci" % number, True if listed else None, device.pci_id, bound=listed or "", note=note)
+        whole = device.partitioned is False or (device.partitioned is None and not device.partitions)
+        run.check(
+            "device.%d.whole" % number, whole or entry["partitioned"], note="" if whole else "a slice of a device"
+        )
+        _memory(run, number, device, entry)
+    _machine(run, seen, entry)
+
+
+def _memory(run: Run, number: int, device: Any, entry: dict[str, Any]) -> None:
+    label = match.label(device, None)
+    stated = {
+        item["memory_bytes"]
+        for item in entry["configurations"]
+        if item["memory_bytes"] is not None and any(name.lower() == label.lower() for name in item["devices"])
+    }
+    measured = device.memory_bytes or 0
+    bound = ", ".join(str(value) for value in sorted(stated))
+    note = "" if stated else "no configuration of the entry lists %s" % label
+    fine = measured in stated if stated else None
+    run.check("device.%d.memory" % number, fine, measured, "bytes", bound, note)
+
+
+def _machine(run: Run, seen: Seen, entry: dict[str, Any]) -> None:
+    """Whether the host is one of the entry's counted machines. It need not be: then the run says so."""
+    names = sorted(match.label(device, None).lower() for device in seen.devices)
+    for item in entry["configurations"]:
+        if set(names) <= {name.lower() for name in item["devices"]} and len(names) == item["count"]:
+            run.check("machine", True, item["id"])
+            return
+    stated = ", ".join(item["id"] for item in entry["configurations"]) or "none stated"
+    run.check(
+        "machine", None, len(names), "devices", stated, "not one of the entry's machines: nothing is shown of them"
+    )
+
+
+def build(run: Run, library: Path, architectures: Iterable[str], note: str) -> None:
+    """Gate ``build``: the library holds machine code for exactly the architectures of the entry, and nothing else."""
+    data = library.read_bytes()
+    try:
+        found = device_code.read(data)
+        cubins, ptx = sorted(found.cubins), sorted(found.ptx)
+    except device_code.Malformed as error:
+        run.check("device_code", False, note=str(error))
+        return
+    wanted = sorted(architectures)
+    run.check(
+        "architectures", cubins == wanted, ", ".join(cubins) or "none", bound=", ".join(wanted) or "none", note=note
+    )
+    run.check("ptx", not ptx, ", ".join(ptx) or "none", bound="none")
+    digest = hashlib.sha256(data).hexdigest()
+    run.artifacts.append({"name": library.name, "sha256": digest, "bytes": len(data)})
+
+
+def conformance(run: Run, outcomes: Callable[[int], Iterable[Outcome]], seed: int | None = None) -> None:
+    """Gate ``conformance``: one check per registered op; ``outcomes(seed)`` runs the suite."""
+    from deepinfer.engine.ops.registry import load_all
+
+    ops = load_all()
+    seed = time.time_ns() % 2**31 if seed is None else seed
+    rows: dict[str, list[Outcome]] = {}
+    for outcome in outcomes(seed):
+        rows.setdefault(outcome.op, []).append(outcome)
+    for name in sorted(ops):
+        found, bound = rows.get(name, []), ops[name].contract.tolerance
+        if not found:
+            run.check("op." + name, None, note="no native version for this target")
+            continue
+        bad = [item for item in found if not item.passed]
+        worst = max(item.worst for item in found)
+        how = "bit for bit" if bound == 0.0 else "relative"
+        note = "%d cases, seed %d, %s" % (len(found), seed, how)
+        if bad:
+            note += "; %d differ, the first: %s: %s" % (len(bad), bad[0].case, bad[0].detail)
+        run.check("op." + name, not bad, _number(worst), "worst error", _number(bound), note)
+
+
+def _number(value: float) -> str:
+    """A number as text: evidence holds no floats."""
+    return "%d" % value if value == int(value if abs(value) != float("inf") else 0) else "%.6g" % value
+
+
+def cuda_ready() -> str:
+    """The torch device to run on. Raises :class:`NoTorch`."""
+    try:
+        import torch
+    except ImportError:
+        raise NoTorch("torch is not installed", fix="pip install torch, built for this driver") from None
+    if not torch.cuda.is_available():
+        raise NoTorch("torch sees no CUDA device", fix="install a torch that is built for CUDA and this driver")
+    return "cuda:0"
