@@ -7,7 +7,6 @@
   const SHOWN = 256; // items of one list, so that a hostile document cannot stall the page
   const LONGEST = 4000; // characters of one text
   const VERDICTS = ["eligible", "draft", "unsupported", "no-accelerator", "fixable", "undetermined"];
-  const BLOCKING = ["fail", "unknown"];
   const MATRIX = JSON.parse(document.getElementById("matrix-data").textContent);
   const PROBE = "python3 -m deepinfer.probe";
   const byId = (id) => document.getElementById(id);
@@ -176,18 +175,22 @@
     return ofBuilt(result, seen, status === "reference" ? "reference target" : "supported target");
   }
 
+  // "2 checks (driver, toolkit)"; an empty text for none.
+  function ofKinds(result, outcome) {
+    const own = result.checks.filter((check) => check.outcome === outcome);
+    const kinds = [...new Set(own.map((check) => check.id.split(".")[0]))].sort();
+    return own.length ? `${own.length} check${own.length === 1 ? "" : "s"} (${kinds.slice(0, SHOWN).join(", ")})` : "";
+  }
+
   function ofBuilt(result, seen, kind) {
     const judged = Object.keys(result.aspects);
     const doing = judged.length === 2 ? "build and run" : judged[0];
-    const count = result.checks.filter((check) => BLOCKING.includes(check.outcome)).length;
-    const checks = `${count} check${count === 1 ? "" : "s"}`;
     const who = `${seen} (${result.entry}) is a`;
+    const [failing, unread] = [ofKinds(result, "fail"), ofKinds(result, "unknown")];
     if (result.verdict === "fixable") {
-      return `Fixable: ${who} ${kind}; ${checks} must be mended to ${doing} here: ${result.blocking.join(", ")}.`;
+      return `Fixable: ${who} ${kind}; to ${doing} here, mend ${failing}${unread ? `; ${unread} could not be read` : ""}.`;
     }
-    if (result.verdict === "undetermined") {
-      return `Undetermined: ${who} ${kind}, but ${checks} could not be read: ${result.blocking.join(", ")}.`;
-    }
+    if (result.verdict === "undetermined") return `Undetermined: ${who} ${kind}, but ${unread} could not be read.`;
     if (result.capacity === "does-not-fit" && judged.includes("run")) {
       return `Eligible: ${who} supported target; the default checkpoint does not fit here (needs ${MATRIX.payload_bytes} bytes, ${memory(result)} here).`;
     }
@@ -281,7 +284,8 @@
   }
 
   function device(one) {
-    const facts = [one.arch || one.pci_id || "not identified", one.identified_by ? `read by ${one.identified_by}` : "nothing answered for it"];
+    const by = one.identified_by ? `read by ${one.identified_by}` : "nothing answered for it";
+    const facts = [one.arch || one.pci_id || "not identified", by];
     const size = one.memory_bytes === null ? "memory unknown" : make("span", "", digits(one.memory_bytes), " bytes");
     const more = [];
     if (one.partitions.length) more.push(`cut into slices: ${one.partitions.slice(0, SHOWN).join(", ")}`);
@@ -331,15 +335,15 @@
 
   function details(result) {
     const block = (title, nodes, name = "plain") => (nodes.length ? [make("h3", "", title), make("ul", name, nodes)] : []);
-    const notable = result.checks.filter((one) => one.outcome !== "pass");
     // A refusal has one finding, and it is told under "Next" already.
-    const built = familyOf(result.verdict) === "built";
-    const mend = built ? notable.filter((one) => BLOCKING.includes(one.outcome)) : [];
-    const warnings = built ? notable.filter((one) => !BLOCKING.includes(one.outcome)) : [];
+    const told = familyOf(result.verdict) === "built" ? result.checks : [];
+    const of = (outcome) => told.filter((one) => one.outcome === outcome);
+    const [failing, unread, warnings] = [of("fail"), of("unknown"), of("warn")];
     const all = make("details", "", make("summary", "", `Checks: ${result.checks.length}`), make("ul", "plain", listed(result.checks, check)));
     return [
       ...block("In short", [...aspects(result), ...capacity(result)], ""),
-      ...block(`To mend: ${mend.length}`, listed(mend, check)),
+      ...block(`To mend: ${failing.length}`, listed(failing, check)),
+      ...block(`Could not be read: ${unread.length}`, listed(unread, check)),
       ...block("Warnings, none in the way", listed(warnings, check)),
       ...block(`Device by device: ${result.devices.length}`, listed(result.devices, device)),
       ...block("Notes", listed(result.notes, (note) => make("li", "", note)), ""),
