@@ -29,9 +29,9 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
         if isinstance(before, list) and isinstance(after, list) and _all_named([*before, *after]):
             before, after = _by_id(before), _by_id(after)
         if isinstance(before, dict) and isinstance(after, dict):
-            found += _fields(key, before, after, {})
+            found += _fields(key, before, after)
         elif before != after:
-            found.append(_changed(key, key, before, after, _value))
+            found.append(_changed(key, key, before, after))
     return found
 
 
@@ -51,7 +51,7 @@ def _entries(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
             found.append(_came_or_went("entry", name, before, after, lambda entry: "%(title)s, %(status)s" % entry))
             continue
         # Nested tables are told field by field, and the rest as it stands in the index.
-        found += _fields(name, _flat(before), _flat(after), _ENTRY_WORDS)
+        found += _fields(name, _flat(before), _flat(after))
         found += _members(
             name, "configuration", _by_id(before.get("configurations", [])), _by_id(after["configurations"]), _says
         )
@@ -73,7 +73,7 @@ def _rfcs(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
             found.append(_came_or_went("rfc", name, before, after, lambda rfc: str(rfc["title"])))
             continue
         plain = [{key: value for key, value in rfc.items() if key != "blockers"} for rfc in (before, after)]
-        found += _fields(name, plain[0], plain[1], {})
+        found += _fields(name, plain[0], plain[1])
         closed = _members(name, "blocker", _by_id(before.get("blockers", [])), _by_id(after["blockers"]), _says)
         found += [_as_blocker(change) for change in closed]
     return found
@@ -85,7 +85,7 @@ def _as_blocker(change: Change) -> Change:
     return change._replace(says=words)
 
 
-def _fields(subject: str, old: dict[str, Any], new: dict[str, Any], words: dict[str, Said]) -> list[Change]:
+def _fields(subject: str, old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     found = []
     for key in sorted(old.keys() | new.keys(), key=lambda key: (key != "status", key)):
         before, after = old.get(key), new.get(key)
@@ -94,7 +94,7 @@ def _fields(subject: str, old: dict[str, Any], new: dict[str, Any], words: dict[
         if isinstance(before, list) and isinstance(after, list) and _all_text([*before, *after]):
             found.append(_list_change(subject, key, before, after))
         else:
-            found.append(_changed(subject, key, before, after, words.get(key, _value)))
+            found.append(_changed(subject, key, before, after))
     return found
 
 
@@ -113,7 +113,7 @@ def _members(subject: str, kind: str, old: dict[str, Any], new: dict[str, Any], 
             continue
         for key in sorted(before.keys() | after.keys()):
             if before.get(key) != after.get(key):
-                found.append(_changed(subject, "%s.%s" % (field, key), before.get(key), after.get(key), _value))
+                found.append(_changed(subject, "%s.%s" % (field, key), before.get(key), after.get(key)))
     return found
 
 
@@ -122,8 +122,8 @@ def _came_or_went(field: str, subject: str, before: Any, after: Any, say: Said) 
     return Change(subject, field, before, after, "%s: %s" % (deed, say(after or before)))
 
 
-def _changed(subject: str, field: str, before: Any, after: Any, say: Said) -> Change:
-    return Change(subject, field, before, after, "%s: %s -> %s" % (field, say(before), say(after)))
+def _changed(subject: str, field: str, before: Any, after: Any) -> Change:
+    return Change(subject, field, before, after, "%s: %s -> %s" % (field, _value(before), _value(after)))
 
 
 def _list_change(subject: str, field: str, before: list[str], after: list[str]) -> Change:
@@ -140,20 +140,16 @@ def _says(item: dict[str, Any]) -> str:
 def _value(value: Any) -> str:
     if value is None or value == [] or value == {}:
         return "none"
-    if isinstance(value, dict) and "text" in value:  # a compiled version bound, or an item of prose
-        return str(value["text"])
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-def _toolkit(value: Any) -> str:
-    return "%s %s" % (value["name"], value["spec"]["text"]) if value else "none"
-
-
-def _compilers(value: Any) -> str:
-    return ", ".join("%s %s" % (name, spec["text"]) for name, spec in sorted(value.items())) if value else "none"
-
-
-_ENTRY_WORDS: dict[str, Said] = {"require.toolkit": _toolkit, "require.compilers": _compilers}
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        if "bounds" in value and "text" in value:  # a compiled version bound
+            return str(value["text"])
+        if value.keys() == {"name", "spec"}:
+            return "%s %s" % (value["name"], _value(value["spec"]))
+        if all(isinstance(item, dict) and "bounds" in item for item in value.values()):
+            return ", ".join("%s %s" % (name, _value(item)) for name, item in sorted(value.items()))
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def _by_id(items: Iterable[dict[str, Any]]) -> dict[str, Any]:
