@@ -101,7 +101,7 @@ class TextModel:
         pad = int(self.token_map[config.engram_pad_token_id])
         rows = engram.rows(ids, dead, state.history, pad, self.factors[table], self.primes[table])
         looked_up = self._rows(prefix, rows).to(params.dtype)
-        out = params.linear(prefix + "wkv", looked_up).unflatten(1, (config.hc_mult + 1, -1))
+        out = params.linear(prefix + "wkv", looked_up).reshape(-1, config.hc_mult + 1, config.hidden_size)
         weight = wide(params[prefix + "q_weight"]) * wide(params[prefix + "k_weight"])
         return engram.inject(streams, out[:, :-1], out[:, -1], weight, image, config.rms_norm_eps)
 

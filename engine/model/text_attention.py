@@ -100,8 +100,9 @@ class TextAttention:
     def output(self, prefix: str, heads: torch.Tensor) -> torch.Tensor:
         """Grouped low-rank output projection: [T, H, hd] -> [T, D]."""
         config, params = self.config, self.params
-        groups = params.quantized_input(heads.flatten(1)).unflatten(1, (config.o_groups, -1))
-        weight = params[prefix + "attn.wo_a.weight"].to(heads.dtype).unflatten(0, (config.o_groups, -1))
+        groups = params.quantized_input(heads.flatten(1)).reshape(heads.shape[0], config.o_groups, -1)
+        weight = params[prefix + "attn.wo_a.weight"].to(heads.dtype)
+        weight = weight.reshape(config.o_groups, config.o_lora_rank, -1)
         middle = torch.einsum("tgi,goi->tgo", groups, weight).flatten(1)
         return params.linear(prefix + "attn.wo_b", params.quantized_input(middle))
 

@@ -13,7 +13,7 @@ from deepinfer.engine.ops.precision import wide
 def scores(query: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """fp32 [T, N]: ``sum_h w_h relu(q_h . k)`` times (heads * width)^-0.5. ``query`` [T, h, c], ``keys`` [N, c]."""
     products = torch.einsum("thc,nc->thn", wide(query), wide(keys)).relu()
-    total = torch.einsum("th,thn->tn", wide(weights), products)
+    total: torch.Tensor = torch.einsum("th,thn->tn", wide(weights), products)
     # -0 equals +0, and must in every order
     return total * (query.shape[1] * query.shape[2]) ** -0.5 + 0.0
 
