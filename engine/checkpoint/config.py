@@ -1,4 +1,4 @@
-"""The configuration of a checkpoint: ``config.json`` parsed into plain values, everything that is wrong reported at once.
+"""The configuration of a checkpoint: ``config.json`` parsed into plain values; all that is wrong is reported at once.
 
 Key names are those of the release. Only what this engine computes is accepted: see ``config_rules`` for the relations
 between keys. Layers count from 0; sizes are elements, never bytes.
@@ -225,7 +225,7 @@ def _text(section: Section) -> TextConfig:
     layers = section.integer("num_hidden_layers", 1, 512)
     sources = section.integers("kv_source_layer_ids", 0, MOST)
     section.exactly("index_k_source_layer_ids", list(sources), list(sources))
-    counts = {
+    counts: dict[str, Any] = {
         name: section.integer(name, 1, MOST)
         for name in (
             *("hidden_size", "num_attention_heads", "head_dim", "qk_rope_head_dim", "q_lora_rank", "o_lora_rank"),
@@ -234,7 +234,7 @@ def _text(section: Section) -> TextConfig:
             *("dspark_block_size", "dspark_markov_rank", "dspark_num_experts_per_tok"),
         )
     }
-    numbers = {
+    numbers: dict[str, Any] = {
         name: section.number(name)
         for name in (
             *("swiglu_limit", "rms_norm_eps", "rope_theta", "compress_rope_theta", "hc_eps"),

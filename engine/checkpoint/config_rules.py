@@ -33,7 +33,9 @@ def truncation_problems(text: TextConfig) -> list[Problem]:
         found.append(_problem("text_config.compress_ratios", "no layer with ratio 1: there is nothing to truncate"))
     for layer in text.engram_layer_ids:
         if layer >= border:
-            found.append(_problem("text_config.engram_layer_ids", "layer %d needs all rows beyond %d" % (layer, border)))
+            found.append(
+                _problem("text_config.engram_layer_ids", "layer %d needs all rows beyond %d" % (layer, border))
+            )
     if len({layer >= border for layer in text.dspark_target_layer_ids}) > 1:
         what = "%s lie on both sides of layer %d" % (list(text.dspark_target_layer_ids), border)
         found.append(_problem("text_config.dspark_target_layer_ids", what))
@@ -160,7 +162,9 @@ def _sources(text: TextConfig) -> Iterator[Problem]:
 def _layer_sources(text: TextConfig, layer: int, ratio: int) -> Iterator[Problem]:
     source, index = text.kv_source(layer), text.index_source(layer)
     if source is None or index is None:
-        yield _text_problem("kv_source_layer_ids", "layer %d has ratio %d and no source at or before it" % (layer, ratio))
+        yield _text_problem(
+            "kv_source_layer_ids", "layer %d has ratio %d and no source at or before it" % (layer, ratio)
+        )
         return
     if text.compress_ratios[source] != ratio:
         pair = (layer, ratio, source, text.compress_ratios[source])

@@ -1,7 +1,7 @@
 """Sizes of the Engram hash tables: distinct primes, one per layer, n-gram size and head.
 
-Construction of the release: layers in the order of the configuration, n-gram sizes 2 to the largest, heads from 0; every
-n-gram size searches anew from ``engram_vocab_size - 1`` for the next prime that no table has yet.
+Construction of the release: layers in the order of the configuration, n-gram sizes 2 to the largest, heads from 0;
+every n-gram size searches anew from ``engram_vocab_size - 1`` for the next prime that no table has yet.
 """
 
 from __future__ import annotations

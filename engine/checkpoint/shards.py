@@ -78,11 +78,14 @@ class Files:
     def _mapped(self, file: str) -> Any:
         if file not in self.handles:
             try:
-                from safetensors import SafetensorError, safe_open
+                from safetensors import SafetensorError, __version__, safe_open
             except ImportError as error:
                 raise missing("safetensors") from error
+            if tuple(map(int, __version__.split(".")[:2])) < (0, 6):
+                what = "safetensors %s is too old: it has no F8_E8M0" % __version__
+                raise PackageMissing(what, fix='pip install "safetensors>=0.6"')
             try:
-                self.handles[file] = safe_open(self.folder / file, framework="pt").__enter__()
+                self.handles[file] = safe_open(self.folder / file, framework="pt").__enter__()  # type: ignore[no-untyped-call]
             except (SafetensorError, OSError) as error:
                 problem = Problem(ShardDamaged, file, "", "the safetensors library refuses it: %s" % error, COPY % file)
                 raise ShardDamaged((problem,)) from error
@@ -91,7 +94,9 @@ class Files:
 
 def missing(package: str) -> PackageMissing:
     """The error for a package of the extra ``engine`` that cannot be imported."""
-    return PackageMissing("%s is not installed" % package, fix='pip install "deepinfer[engine]", or pip install %s' % package)
+    return PackageMissing(
+        "%s is not installed" % package, fix='pip install "deepinfer[engine]", or pip install %s' % package
+    )
 
 
 def plain(name: str) -> str:

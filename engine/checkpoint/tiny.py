@@ -15,6 +15,7 @@ from typing import Any
 from deepinfer.engine.checkpoint import config as configuration
 from deepinfer.engine.checkpoint import tiny_tokenizer, tokenizer
 from deepinfer.engine.checkpoint.errors import TargetRefused
+from deepinfer.engine.checkpoint.fields import FILE
 from deepinfer.engine.checkpoint.inventory import Tensor, tensors
 from deepinfer.engine.checkpoint.primes import table_rows
 from deepinfer.engine.checkpoint.released import released_values
@@ -109,7 +110,7 @@ def _write(folder: Path, seed: int, index_heads: int) -> None:
     (folder / tokenizer.FILE).write_text(tiny_tokenizer.tokenizer_json(), encoding="utf-8")
     compressed = 1 + max(tokenizer.compressed_map(tokenizer.read(folder), tiny_tokenizer.SIZE))
     values = tiny_values(index_heads, compressed)
-    (folder / configuration.FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    (folder / FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     needed = list(tensors(configuration.parse(values)))
     weight_map: dict[str, str] = {}
     for number, group in enumerate(_groups(needed)):

@@ -29,7 +29,9 @@ def tokenizer_json() -> str:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in [BOS, EOS, PAD, *specials]])
+    tokenizer.add_special_tokens(
+        [AddedToken(word, special=True, normalized=False) for word in [BOS, EOS, PAD, *specials]]
+    )
     return tokenizer.to_str(pretty=True) + "\n"
 
 

@@ -65,7 +65,9 @@ def _bits(seed: int, name: str, count: int) -> torch.Tensor:
 def _quantiles() -> torch.Tensor:
     """fp64 [4096]: midpoints of equal slices of the standard normal distribution."""
     normal = NormalDist()
-    return torch.tensor([normal.inv_cdf((slice_ + 0.5) / QUANTILES) for slice_ in range(QUANTILES)], dtype=torch.float64)
+    return torch.tensor(
+        [normal.inv_cdf((slice_ + 0.5) / QUANTILES) for slice_ in range(QUANTILES)], dtype=torch.float64
+    )
 
 
 def _normal(bits: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from deepinfer.engine.checkpoint.shards import COPY, missing
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from tokenizers.normalizers import Normalizer
 
 FILE = "tokenizer.json"
 LIMIT = 128 << 20  # bytes
@@ -51,10 +52,8 @@ def compressed_map(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
     ids = []
     for token in range(min(vocabulary, tokenizer.get_vocab_size(with_added_tokens=True))):
         text = tokenizer.decode([token], skip_special_tokens=False)
-        if "\ufffd" in text:
-            key = tokenizer.id_to_token(token) or ""
-        else:
-            key = normal.normalize_str(text) or text
+        raw = tokenizer.id_to_token(token) or ""
+        key = raw if "\ufffd" in text else normal.normalize_str(text) or text
         ids.append(known.setdefault(key, len(known)))
     return ids
 
@@ -82,7 +81,7 @@ def problems(tokenizer: Tokenizer, config: Config) -> list[Problem]:
 
 
 def _release(tokenizer: Tokenizer, vocabulary: int) -> list[Problem]:
-    """What the released tokenizer has: its three special tokens, no EOS by itself, placeholders after the vocabulary."""
+    """What the release's tokenizer has: three special tokens, no EOS by itself, placeholders after the vocabulary."""
     found = []
     for token, text in enumerate((BOS, EOS, PAD)):
         if tokenizer.id_to_token(token) != text:
@@ -91,9 +90,9 @@ def _release(tokenizer: Tokenizer, vocabulary: int) -> list[Problem]:
         found.append(_problem(EOS, "the tokenizer appends it by itself"))
     for number in range(tokenizer.get_vocab_size(with_added_tokens=True) - vocabulary):
         needed = PLACEHOLDERS[number] if number < len(PLACEHOLDERS) else None
-        text = tokenizer.id_to_token(vocabulary + number)
-        if text != needed:
-            what = "id %d is %r, %s needed" % (vocabulary + number, text, repr(needed) if needed else "no such id")
+        there = tokenizer.id_to_token(vocabulary + number)
+        if there != needed:
+            what = "id %d is %r, %s needed" % (vocabulary + number, there, repr(needed) if needed else "no such id")
             found.append(_problem("", what))
             break
     return found
@@ -103,7 +102,7 @@ def _problem(subject: str, what: str) -> Problem:
     return Problem(TokenizerMismatch, FILE, subject, what, COPY % FILE)
 
 
-def _normaliser() -> Tokenizer:
+def _normaliser() -> Normalizer:
     from tokenizers import Regex, normalizers
 
     return normalizers.Sequence(

@@ -11,6 +11,7 @@ from deepinfer.engine.checkpoint import config as configuration
 from deepinfer.engine.checkpoint import coverage, json_file, shards, tokenizer
 from deepinfer.engine.checkpoint.config import Config
 from deepinfer.engine.checkpoint.errors import ConfigRefused, Problem, Refused, ValueRefused
+from deepinfer.engine.checkpoint.fields import FILE
 from deepinfer.engine.checkpoint.inventory import parts, tensors
 from deepinfer.engine.checkpoint.shards import COPY, Files, Stored
 
@@ -62,7 +63,7 @@ def by_part(report: Report) -> dict[str, int]:
 
 def _config(folder: Path, problems: list[Problem]) -> Config | None:
     try:
-        values = json_file.read(folder, configuration.FILE, configuration.LIMIT, ConfigRefused)
+        values = json_file.read(folder, FILE, configuration.LIMIT, ConfigRefused)
     except Refused as error:
         problems += error.problems
         return None
@@ -114,5 +115,3 @@ def _first_bad(tensor: torch.Tensor, stored: Stored) -> list[int] | None:
             at = start + int(bad.nonzero()[0])
             return [int(axis) for axis in torch.unravel_index(torch.tensor(at), tensor.shape)]
     return None
-
-
