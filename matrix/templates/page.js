@@ -364,7 +364,9 @@
   function fail(error) {
     const known = error instanceof NotRead;
     const what = known ? error.message : "This page failed to read it; that is our fault.";
-    show("not-read", [make("p", "", what), make("p", "", known ? error.fix : `In the terminal instead: ${PROBE}`)], []);
+    const fix = known ? error.fix : `In the terminal instead: ${PROBE}`;
+    const [words, command] = fix.split(/(?<=: )(?=python3 )/);
+    show("not-read", [make("p", "", what), make("p", "", words), ...(command ? [make("pre", "", command)] : [])], []);
   }
 
   function read(text) {

@@ -58,6 +58,12 @@ class Page:
     def details(self) -> str:
         return str(self.run("return document.getElementById('details').textContent"))
 
+    def wait_for(self, start: str) -> None:
+        """Waits until the answer begins so: files and pastes are read a moment later."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.driver, 10).until(lambda _: self.sentence().startswith(start), "never said: %s" % start)
+
     def look_of_answer(self) -> str:
         return str(self.run("return document.getElementById('answer').className"))
 

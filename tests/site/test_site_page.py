@@ -181,7 +181,7 @@ def test_a_real_paste_is_read_at_once(page: Page, printed: Printed) -> None:
     keys(page, "x", holding=Keys.CONTROL)
     assert page.run("return document.getElementById('text').value") == "" and page.sentence() == ""
     keys(page, "v", holding=Keys.CONTROL)
-    assert page.sentence().startswith("Not supported: 8 x NVIDIA B300")
+    page.wait_for("Not supported: 8 x NVIDIA B300")
     assert focused(page) == "text"
 
 

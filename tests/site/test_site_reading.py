@@ -118,18 +118,12 @@ def test_a_copy_with_the_prompt_around_it(page: Page, printed: Printed) -> None:
     assert page.sentence().startswith("Eligible: 8 x NVIDIA B200")
 
 
-def wait_for(page: Page, start: str) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(page.driver, 5).until(lambda _: page.sentence().startswith(start))
-
-
 def test_dropping_a_file_anywhere_reads_it(page: Page, printed: Printed) -> None:
     page.drop(printed("h20_3e_x4", "--json"))
-    wait_for(page, "Draft RFC only: 4 x NVIDIA H20-3e")
+    page.wait_for("Draft RFC only: 4 x NVIDIA H20-3e")
     assert page.run("return document.activeElement.id") == "answer"
     page.drop("not a result")
-    wait_for(page, "This is not JSON.")
+    page.wait_for("This is not JSON.")
     assert page.details() == ""
 
 
@@ -141,7 +135,7 @@ def test_dropping_two_files_or_a_huge_one(page: Page, printed: Printed) -> None:
         """const data = new DataTransfer(); data.items.add(new File([new Uint8Array(5 << 20)], "big.json"));
         document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}))"""
     )
-    wait_for(page, "This is larger than any probe result")
+    page.wait_for("This is larger than any probe result")
 
 
 def test_choosing_a_file_and_one_in_utf_16(page: Page, printed: Printed, tmp_path: Path) -> None:
@@ -152,7 +146,7 @@ def test_choosing_a_file_and_one_in_utf_16(page: Page, printed: Printed, tmp_pat
         # A hidden input takes no keys from a driver, while a person reaches it by the button.
         field = page.run("const field = document.getElementById('file'); field.hidden = false; return field")
         field.send_keys(str(path))
-        wait_for(page, "Not supported: 8 x NVIDIA B300")
+        page.wait_for("Not supported: 8 x NVIDIA B300")
 
 
 def test_clear_leaves_nothing(page: Page, printed: Printed) -> None:
