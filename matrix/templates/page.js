@@ -99,6 +99,9 @@
     if (!("verdict" in value) && (isObject(value.cmds) || isObject(value.files))) {
       return new NotRead("This is a recorded host: what was read of it, not yet judged.", `Judge it: ${PROBE} --replay FILE --json`);
     }
+    if ("gate" in value && "source_digest" in value) {
+      return new NotRead("This is evidence of one gate of an entry, not a verdict on a host.", `To judge the host: ${PROBE} --json`);
+    }
     if (Array.isArray(value.entries) && isObject(value.sources)) {
       return new NotRead("This is the compiled support matrix, not a probe result.", again);
     }

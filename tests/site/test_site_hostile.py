@@ -39,6 +39,7 @@ ATTACK = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"
         ("{}", "holds no verdict", "--json"),
         (RECORD, "This is a recorded host", "python3 -m deepinfer.probe --replay FILE --json"),
         ('{"schema": 1, "artifact_id": "x", "entry": "host-cpu"}', "a built artifact", "--json"),
+        ('{"schema": 1, "gate": "probe", "source_digest": "x"}', "evidence of one gate", "--json"),
         (INDEX, "the compiled support matrix", "--json"),
         ('{"schema": 2, "verdict": "eligible"}', "written by a newer probe: schema 2", "newer version"),
         ('{"schema": 0, "verdict": "eligible"}', "No probe writes schema 0", "--json"),
