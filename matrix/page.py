@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from deepinfer.errors import DeepInferError
 from deepinfer.matrix import page_sections
 from deepinfer.matrix.compiled import index_of
 from deepinfer.matrix.load import Tree
@@ -17,6 +18,13 @@ from deepinfer.matrix.vocabulary import ACCELERATED
 
 # Beside this file, never below the tree that is rendered: it is part of the renderer.
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+class NoTemplate(DeepInferError):
+    """A template of site/index.html is missing or cannot be read."""
+
+    code = "DI119"
+    exit_code = 1
 
 
 def page_text(tree: Tree) -> str:
@@ -40,7 +48,14 @@ def page_text(tree: Tree) -> str:
 
 
 def _template(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
+    try:
+        return (TEMPLATES / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoTemplate(
+            "%s cannot be read: %s" % (TEMPLATES / name, error),
+            why="an installed package ships no template of the page",
+            fix="render with the checkout's own tools, or: git checkout -- matrix/templates",
+        ) from None
 
 
 def _hash(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deepinfer.matrix import page
 from deepinfer.matrix.load import ROOT, load
 from deepinfer.matrix.page import TEMPLATES, page_text
 from deepinfer.probes.verdict import EXIT_CODES, SCHEMA
@@ -134,7 +135,7 @@ def test_everything_else_of_the_matrix_is_there() -> None:
     assert all(str(part["bytes"]) in text for part in data["model"]["parts"])
 
 
-def test_text_of_the_matrix_stays_text(tmp_path: Path) -> None:
+def test_text_of_the_matrix_stays_text() -> None:
     tree = load(ROOT)
     entry = next(document for document in tree.of("entry") if document.data["status"] == "unsupported")
     entry.data["reason"] = "</script><img src=x onerror=alert(1)> & {{data}}"
@@ -142,3 +143,10 @@ def test_text_of_the_matrix_stays_text(tmp_path: Path) -> None:
     text = page_text(tree)
     assert "<img" not in text and "<b>" not in text
     assert "&lt;img src=x" in text and "{{data}}" in text
+
+
+def test_a_lost_template_is_an_error_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "TEMPLATES", tmp_path)
+    with pytest.raises(page.NoTemplate, match="page.css cannot be read") as caught:
+        page_text(load(ROOT))
+    assert "git checkout -- matrix/templates" in caught.value.fix
