@@ -36,7 +36,7 @@ def shape(case: RfcCase) -> Iterator[Finding]:
             message = "a process RFC lists entries" if process else "it lists no entry"
             fix = "remove kind, or the entries" if process else 'list what it proposes, or write kind = "process"'
             yield rfc.finding("R2", message, fix, "entries")
-        if process:
+        if process or not entries:
             continue
         found = sections(case.text(rfc))
         empty = [name for name in SECTIONS if not found.get(name)]

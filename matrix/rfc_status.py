@@ -67,6 +67,7 @@ def status_of(report: Report, number: int) -> dict[str, Any]:
         "rfc": number,
         "title": rfc.data.get("title", ""),
         "file": rfc.path,
+        "front_matter": rfc.data,
         "upstream": [item.get("url", "") for item in rfc.data.get("upstream", [])],
         "entries": entries,
         "blockers": rfc.data.get("blocker", []),
