@@ -1,4 +1,4 @@
-"""The words of a command line: argparse with errors of our form, and the one way in which a command ends."""
+"""The words of a command line with subcommands, and the one way in which a command ends."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
+from deepinfer.command_line import Arguments
 from deepinfer.errors import DeepInferError, UsageError, nearest
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse whose errors are :class:`UsageError`. ``commands`` are the subcommands that exist."""
+class Parser(Arguments):
+    """A command line with subcommands; a wrong one is answered with the nearest right one."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(**options)
         self.known: dict[str, Parser] = {}
 
     def command(self, commands: Any, name: str, text: str) -> Parser:
@@ -24,9 +25,6 @@ class Parser(argparse.ArgumentParser):
         added.add_argument("--json", action="store_true", help="print one JSON document")
         self.known[name] = added
         return added
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, fix="%s --help" % self.prog)
 
     def read(self, words: list[str]) -> argparse.Namespace:
         """Options of ``words``. Raises :class:`UsageError` with the nearest right word."""
