@@ -90,6 +90,8 @@ def attest(
 
     index = load_index(str(root / "matrix" / "index.json"))
     entry = entry_by_id(options.entry or _entry_here(view, index), index)
+    if entry["status"] == "reference" and "probe" in options.gates:
+        raise UsageError("%s is never detected, so there is nothing to probe" % entry["id"], fix="leave probe out")
     seen = host.find(view, index, entry)
     written = []
     for gate in GATES:

@@ -68,7 +68,7 @@ def capacity(case: RfcCase) -> Iterator[Finding]:
 
 
 def passed(case: RfcCase) -> Iterator[Finding]:
-    """R12: what is supported through an RFC passed every gate, or says in a waiver that it did not, for a time."""
+    """R12: what pip builds for an accelerator passed every gate, or says in a waiver that it did not, for a time."""
     for entry in case.tree.of("entry"):
         date, until = entry.get("waiver", "date"), entry.get("waiver", "until")
         if date and until and not date < until <= date + dt.timedelta(days=WAIVER_DAYS):
@@ -76,14 +76,15 @@ def passed(case: RfcCase) -> Iterator[Finding]:
             yield entry.finding("R12", message, "name an earlier day; gates can be run until then", "waiver", "until")
     for data in case.compiled:
         entry = next(item for item in case.tree.of("entry") if item.data["id"] == data["id"])
-        if data["status"] not in ACCELERATED or data["rfc"] is None or "waiver" in entry.data:
+        if data["status"] not in ACCELERATED or "waiver" in entry.data:
             continue
         payload = case.tree.of("model")[0].data["payload_bytes"]
         found = gates.of_entry(case.tree.root, data, payload, [], case.evidence, clean=True)
         open_gates = [gate.name for gate in found if gate.state != "passed"]
         if open_gates:
-            message = "these gates are open: %s" % ", ".join(open_gates)
-            yield entry.finding("R12", message, "python -m deepinfer.rfc status %d" % data["rfc"], "status")
+            message = "%s without a waiver, and these gates are open: %s" % (data["status"], ", ".join(open_gates))
+            fix = "close them with python -m deepinfer.attest, or say in a dated [waiver] what is missing"
+            yield entry.finding("R12", message, fix, "status")
 
 
 def warnings(case: RfcCase) -> Iterator[Finding]:

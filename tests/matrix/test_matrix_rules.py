@@ -20,7 +20,7 @@ MUTANTS = [
     ("M2", SM100, 'role = "prefill"', 'role = "prefill"\nroll = "x"', "unknown key 'roll'"),
     ("M3", SM100, 'vendor = "nvidia"\n', "", "vendor is missing"),
     ("M3", SM103, "reason = ", "reasn = ", "reason is missing"),
-    ("M3", SM100, "[waiver]\ndate", "# [waiver]\n# date", "[waiver] is missing"),
+    ("M3", SM100, "[require]\n", "[requires]\n", "[require] is missing"),
     ("M4", SM100, 'status = "supported"', 'status = "suported"', "did you mean 'supported'?"),
     ("M4", SM100, 'compute_capabilities = ["10.0"]', "compute_capabilities = [10.0]", "has another form"),
     ("M4", SM90, "memory_bytes = 150754820096", 'memory_bytes = "141 GB"', "integer of at least 1"),

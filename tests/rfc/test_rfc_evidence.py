@@ -12,7 +12,8 @@ from made_evidence import check, document, put
 
 from deepinfer.matrix.compiled import index_of
 from deepinfer.matrix.evidence_form import canonical, sealed
-from deepinfer.matrix.load import load
+from deepinfer.matrix.gates import COVERS, SUITE
+from deepinfer.matrix.load import ROOT, load
 from deepinfer.matrix.render import render
 from deepinfer.matrix.rfc_check import check as check_all
 from deepinfer.matrix.rfc_status import status_of, status_text
@@ -166,3 +167,13 @@ def test_a_signature_is_verified_where_the_key_is_known(root):
     assert rules(root) == ["R20"]
     path.unlink()
     assert rules(root) == ["R21"]
+
+
+def test_every_folder_of_kernels_has_its_ops_in_the_suite():
+    folders = {path.parent.parent.name for path in ROOT.glob("csrc/kernels/*/cuda/*.cu")}
+    assert folders
+    assert {"engine/ops/%s.py" % name for name in folders} <= set(SUITE)
+    for lane, its in COVERS.items():
+        for gate, patterns in its.items():
+            for pattern in patterns:
+                assert any(ROOT.glob(pattern)), "%s %s: %s covers nothing" % (lane, gate, pattern)
