@@ -29,7 +29,7 @@ RULES: dict[str, tuple[str, Rule | None]] = {
     "R9": ("Figures in an RFC follow from the matrix, sizes are in a source's words.", rfc_rules.figures),
     "R10": ("Upstream is named by pull request or commit.", rfc_rules.pinned),
     "R11": ("What is proposed names what is missing; what is supported misses nothing.", rfc_rules.blockers),
-    "R12": ("What pip builds for an accelerator passed every gate, or has a waiver of 90 days at most.", state_rules.passed),
+    "R12": ("What pip builds for an accelerator passed every gate, or has a waiver of 90 days.", state_rules.passed),
     "R13": ("Evidence is JSON in canonical form, with the declared keys and no others.", None),
     "R14": ("Evidence has the digest of its content.", None),
     "R15": ("Evidence is for a known gate and entry, and lies under the name that its content gives.", None),
