@@ -201,7 +201,9 @@ def read_header(path: Path) -> list[Stored]:
         values = json_file.parse(text)
     except json_file.Malformed as error:
         raise refuse("its header is damaged: %s" % error) from error
-    values.pop("__metadata__", None)
+    metadata = values.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise refuse("its header is damaged: __metadata__ is no object of texts")
     problems: list[Problem] = []
     entries = []
     for name, value in values.items():

@@ -86,7 +86,11 @@ def _search(files: Files, progress: Progress | None) -> Iterator[Problem]:
     """The first value of each tensor that is no number."""
     total, done = files.payload(), 0
     for name, stored in files.stored.items():
-        place = _first_bad(files.tensor(name), stored)
+        try:
+            place = _first_bad(files.tensor(name), stored)
+        except Refused as error:  # the library is stricter than our reader of headers
+            yield from error.problems
+            return
         if place is not None:
             what = "%s at %s" % ("NaN" if stored.dtype.startswith("F8") else "NaN or infinity", place)
             yield Problem(ValueRefused, stored.file, stored.key, what, COPY % stored.file)

@@ -77,6 +77,33 @@ def test_a_header_that_is_no_json(folder: Path) -> None:
     expect(folder, "DI504", path.name, "header is damaged")
 
 
+@pytest.mark.parametrize("metadata", [5, {"format": 1}, []])
+def test_metadata_that_are_no_texts(folder: Path, metadata: Any) -> None:
+    path = shard_of(folder, NAME)
+    header, payload = split(path)
+    header["__metadata__"] = metadata
+    join(path, header, payload)
+    expect(folder, "DI504", path.name, "__metadata__")
+
+
+def test_what_the_library_refuses_is_a_problem_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("cannot map")
+
+    monkeypatch.setattr(safetensors, "safe_open", refuse)
+    expect(folder, "DI504", "the safetensors library refuses it: cannot map", values=True)
+
+
+def test_all_kinds_of_problems_are_found_in_one_run(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda values: values.update(dtype="float16"))
+    shard_of(folder, NAME).unlink()
+    assert {text[:5] for text in found(folder)} == {"DI502", "DI504"}
+    write(folder / "config.json", b"{")
+    assert {text[:5] for text in found(folder)} == {"DI502", "DI504"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -75,10 +76,8 @@ def test_a_renamed_key_is_refused(path: tuple[str, ...], name: str) -> None:
 @FEW
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_object_or_malformed(content: bytes) -> None:
-    try:
+    with contextlib.suppress(json_file.Malformed):
         assert isinstance(json_file.parse(content), dict)
-    except json_file.Malformed:
-        pass
 
 
 @FEW
@@ -138,7 +137,9 @@ def test_one_changed_byte_of_a_header_is_refused_or_changes_nothing(tiny: Path, 
     changed[at] ^= 1 << draw.randrange(8)
     write(path, bytes(changed))
     if not outcome(folder):
-        assert shards.examine(folder)[0].stored == shards.examine(tiny)[0].stored
+        files = shards.open_files(folder)
+        assert files.stored == shards.examine(tiny)[0].stored
+        files.tensor("norm.weight")  # what our reader lets pass, the library does too
 
 
 @FEW
