@@ -30,7 +30,7 @@ def _round_e2m1(x: torch.Tensor) -> torch.Tensor:
 
 
 def _blocks(x: torch.Tensor, width: int) -> torch.Tensor:
-    return x.float().reshape(*x.shape[:-1], -1, width)
+    return x.float().reshape(*x.shape[:-1], x.shape[-1] // width, width)
 
 
 def qdq_fp8_32(x: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from deepinfer.engine.ops.precision import wide
@@ -15,7 +17,7 @@ def scores(query: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor) -> to
     products = torch.einsum("thc,nc->thn", wide(query), wide(keys)).relu()
     total: torch.Tensor = torch.einsum("th,thn->tn", wide(weights), products)
     # -0 equals +0, and must in every order
-    return total * (query.shape[1] * query.shape[2]) ** -0.5 + 0.0
+    return total / math.sqrt(query.shape[1] * query.shape[2]) + 0.0
 
 
 def top_k(score: torch.Tensor, allowed: torch.Tensor, count: int) -> torch.Tensor:

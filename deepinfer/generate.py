@@ -1,0 +1,99 @@
+"""``python -m deepinfer.generate --model DIR --prompt TEXT``: generate from a checkpoint folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from deepinfer.command_line import Arguments
+from deepinfer.errors import DeepInferError, UsageError
+
+
+def arguments() -> Arguments:
+    """The command line."""
+    parser = Arguments(prog="python -m deepinfer.generate", description=__doc__)
+    parser.add_argument("--model", required=True, help="checkpoint folder")
+    parser.add_argument("--prompt", action="append", default=[], help="text; may be given several times")
+    parser.add_argument("--prompt-ids", action="append", default=[], help="token ids, such as 5,7,11")
+    parser.add_argument("--max-tokens", type=int, default=16)
+    parser.add_argument("--temperature", type=float, default=1.0, help="0: the most likely token")
+    parser.add_argument("--top-k", type=int, default=0, help="0: no cut")
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--stop", action="append", default=None, help="end before this text; may be given several times"
+    )
+    parser.add_argument("--logprobs", type=int, default=None, metavar="K")
+    parser.add_argument("--prompt-logprobs", type=int, default=None, metavar="K")
+    parser.add_argument("--drafts", choices=("on", "off"), default="off", help="propose tokens and verify them")
+    parser.add_argument("--kv-quant", choices=("on", "off"), default="on", help="off: for comparisons only")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def main(words: list[str] | None = None) -> int:
+    """Exit code 0: every request was served; 1: one was refused or the model cannot be loaded; 2: usage."""
+    try:
+        options = arguments().parse_args(words)
+        return _run(options)
+    except UsageError as error:
+        sys.stderr.write("%s\n" % error)
+        return 2
+    except DeepInferError as error:
+        sys.stderr.write("%s\n" % error)
+        return 1
+
+
+def _run(options: Any) -> int:
+    prompts: list[str | list[int]] = list(options.prompt)
+    for text in options.prompt_ids:
+        try:
+            prompts.append([int(word) for word in text.split(",")])
+        except ValueError:
+            raise UsageError("--prompt-ids is %r" % text, fix="numbers and commas, such as 5,7,11") from None
+    if not prompts:
+        raise UsageError("there is no prompt", fix="--prompt TEXT or --prompt-ids 5,7,11")
+    from deepinfer.engine.llm import LLM
+    from deepinfer.engine.sampling import SamplingParams
+
+    params = SamplingParams(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        stop=options.stop,
+        logprobs=options.logprobs,
+        prompt_logprobs=options.prompt_logprobs,
+    )
+    shown = _show_progress if sys.stderr.isatty() else None
+    llm = LLM(options.model, drafts=options.drafts == "on", kv_quant=options.kv_quant == "on", progress=shown)
+    outputs = llm.generate(prompts, params)
+    if options.json:
+        fields = (
+            "index",
+            "prompt_token_ids",
+            "token_ids",
+            "text",
+            "finish_reason",
+            "logprobs",
+            "prompt_logprobs",
+            "error",
+        )
+        rows = [{name: asdict(output)[name] for name in fields} for output in outputs]
+        print(json.dumps({"schema": 1, "outputs": rows}, indent=1))
+    else:
+        for output in outputs:
+            print(output.text if output.error is None else output.error)
+    return int(any(output.error is not None for output in outputs))
+
+
+def _show_progress(done: int, total: int, name: str) -> None:
+    end = "\n" if done >= total else ""
+    sys.stderr.write("\rloading %3d %% %-60.60s%s" % (100 * done // max(total, 1), name, end))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""``LLM``: offline generation from a checkpoint folder, one static batch at a time.
+
+Results do not depend on the batch: each request has its own state and its own random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from deepinfer.engine import speculate
+from deepinfer.engine.model.load import load as load_model
+from deepinfer.engine.model.state import State
+from deepinfer.engine.native import load as load_native
+from deepinfer.engine.request import Request, RequestOutput, best
+from deepinfer.engine.sampling import DRAFT_SAMPLE, SAMPLE, RequestRefused, SamplingParams, pick, processed
+from deepinfer.errors import DeepInferError, UsageError
+
+Prompt = str | Sequence[int]
+OnToken = Callable[[int, int, str], None]  # request index, token id, text so far
+Progress = Callable[[int, int, str], None]
+CHUNK = 512  # prompt tokens per forward: bounds the memory of scores
+
+
+class LLM:
+    """A loaded model. ``model`` is a checkpoint folder; ``drafts`` proposes tokens with the draft layers and verifies.
+
+    ``dtype`` of the arithmetic, ``act_quant`` ``none`` or ``fp8``, ``kv_quant`` False to leave keys unrounded.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        act_quant: str = "none",
+        kv_quant: bool = True,
+        drafts: bool = False,
+        max_model_len: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.native = load_native()
+        self.loaded = load_model(Path(model), dtype=dtype, act_quant=act_quant, kv_quant=kv_quant, progress=progress)
+        self.config = self.loaded.config
+        self.dtype = dtype
+        self.drafts = drafts
+        self.max_model_len = max_model_len or self.config.text.max_position_embeddings
+        if not 1 <= self.max_model_len <= self.config.text.max_position_embeddings:
+            limit = self.config.text.max_position_embeddings
+            raise UsageError("max_model_len is %d" % self.max_model_len, fix="from 1 to %d" % limit)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        on_token: OnToken | None = None,
+    ) -> list[RequestOutput]:
+        """One :class:`RequestOutput` per prompt, in order; a refused request has its error there, the others go on."""
+        batch = _batch(prompts)
+        params = sampling_params if sampling_params is not None else SamplingParams()
+        each = [params] * len(batch) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(batch):
+            what = "%d prompts and %d sampling parameters" % (len(batch), len(each))
+            raise UsageError(what, fix="give one for all, or one for each prompt")
+        requests = [
+            self._admit(number, prompt, own) for number, (prompt, own) in enumerate(zip(batch, each, strict=True))
+        ]
+        running = [request for request in requests if isinstance(request, Request)]
+        for request in running:
+            self._prefill(request, on_token)
+        while running:
+            running = [request for request in running if not request.done]
+            for request in running:
+                self._step(request, on_token)
+        return [request.output if isinstance(request, Request) else request for request in requests]
+
+    # -- admission ----------------------------------------------------------------------------------------------------
+
+    def _admit(self, index: int, prompt: Prompt, params: SamplingParams) -> Request | RequestOutput:
+        ids: list[int] = []
+        try:
+            ids = self._ids(prompt)
+            params.check()
+            room = self.max_model_len - len(ids)
+            if room < 1:
+                what = "the prompt has %d tokens; the model takes %d with at least one new" % (
+                    len(ids),
+                    self.max_model_len,
+                )
+                raise RequestRefused(what, fix="shorten the prompt or raise max_model_len")
+        except DeepInferError as error:
+            return RequestOutput(index, ids, error=str(error))
+        output = RequestOutput(index, ids, finish_reason="", logprobs=None if params.logprobs is None else [])
+        capacity = len(ids) + min(params.max_tokens, room) + self.config.text.dspark_block_size + 1
+        return Request(output, params, State(self.config.text, capacity, dtype=self.dtype))
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            ids = list(self.loaded.tokenizer.encode(prompt, add_special_tokens=True).ids)
+        else:
+            ids = [int(token) for token in prompt]
+        if not ids:
+            raise RequestRefused("the prompt is empty", fix="give at least one token")
+        size = self.config.text.vocab_size
+        for place, token in enumerate(ids):
+            if not 0 <= token < size:
+                raise RequestRefused("prompt token %d is %d" % (place, token), fix="token ids are 0 to %d" % (size - 1))
+        return ids
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _prefill(self, request: Request, on_token: OnToken | None) -> None:
+        output, params, text = request.output, request.params, self.loaded.text
+        ids = torch.tensor(output.prompt_token_ids)
+        if params.prompt_logprobs is not None:
+            output.prompt_logprobs = [None]
+        last = torch.empty(0)
+        for start in range(0, len(ids), CHUNK):
+            part = ids[start : start + CHUNK]
+            hidden = self._forward(part, request.state)
+            if output.prompt_logprobs is not None and params.prompt_logprobs is not None:
+                rows = torch.log_softmax(text.logits(hidden).double(), dim=-1)
+                for row, following in zip(rows, ids[start + 1 : start + 1 + len(part)].tolist(), strict=False):
+                    output.prompt_logprobs.append(best(row, params.prompt_logprobs, following))
+            last = hidden[-1:]
+        logits = text.logits(last)[0]
+        chosen = pick(self.native, processed(logits, params), params, request.state.length, SAMPLE)
+        self._emit(request, [chosen], [logits], on_token)
+
+    def _forward(self, ids: torch.Tensor, state: State) -> torch.Tensor:
+        first = state.length
+        out = self.loaded.text.forward(ids, state)
+        if self.drafts:
+            self.loaded.draft.absorb(out.taps, first, state)
+        return out.hidden
+
+    def _step(self, request: Request, on_token: OnToken | None) -> None:
+        """Run the last token and its drafts; keep what stands, rewind the rest."""
+        state, params = request.state, request.params
+        if self.drafts:
+            self._propose(request)
+        position = state.length + 1  # of the first token that this step decides
+        rows = [request.output.token_ids[-1], *request.drafts]
+        hidden = self._forward(torch.tensor(rows), state)
+        logits = list(self.loaded.text.logits(hidden))
+        targets = [processed(row, params) for row in logits]
+        tokens = speculate.verify(self.native, request.drafts, request.draft_logprobs, targets, params, position)
+        state.rewind(position + len(tokens) - 1)
+        self._emit(request, tokens, logits, on_token)
+
+    def _propose(self, request: Request) -> None:
+        """Fill ``drafts``: no more than may still be emitted beside the target's own token."""
+        params, state = request.params, request.state
+        found: list[torch.Tensor] = []
+
+        def choose(logits: torch.Tensor) -> int:
+            found.append(processed(logits, params))
+            return pick(self.native, found[-1], params, state.length + len(found), DRAFT_SAMPLE)
+
+        left = params.max_tokens - len(request.output.token_ids) - 1
+        count = max(0, min(self.config.text.dspark_block_size, left, state.backtrack))
+        anchor = request.output.token_ids[-1]
+        proposal = self.loaded.draft.propose(anchor, state, choose) if count else None
+        request.drafts = proposal.tokens.tolist()[:count] if proposal else []
+        request.draft_logprobs = found[:count]
+
+    # -- output -------------------------------------------------------------------------------------------------------
+
+    def _emit(self, request: Request, tokens: list[int], logits: list[torch.Tensor], on_token: OnToken | None) -> None:
+        """Append tokens one by one until the request ends."""
+        output, params = request.output, request.params
+        stops = set(params.stop_token_ids or ()) | (set() if params.ignore_eos else {self.config.eos_token_id})
+        for token, row in zip(tokens, logits, strict=False):
+            output.token_ids.append(token)
+            if output.logprobs is not None:
+                output.logprobs.append(best(torch.log_softmax(row.double(), dim=-1), params.logprobs or 0, token))
+            output.text = self.loaded.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+            cut = min((at for at in (output.text.find(stop) for stop in params.stops) if at >= 0), default=-1)
+            if cut >= 0:
+                output.text = output.text[:cut]
+            if on_token is not None:
+                on_token(output.index, token, output.text)
+            if token in stops or cut >= 0:
+                output.finish_reason = "stop"
+            elif len(output.token_ids) >= min(params.max_tokens, self.max_model_len - len(output.prompt_token_ids)):
+                output.finish_reason = "length"
+            if request.done:
+                return
+
+
+def _batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, text or token ids, is a batch of one."""
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [cast("Prompt", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))

@@ -1,0 +1,63 @@
+"""The model of a checkpoint folder: parameters dequantized by the native ops, Engram tables left packed in the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from deepinfer.engine.checkpoint import tokenizer as tokenizers
+from deepinfer.engine.checkpoint.config import Config
+from deepinfer.engine.checkpoint.errors import raise_for
+from deepinfer.engine.checkpoint.inventory import TABLES, scale_name, tensors
+from deepinfer.engine.checkpoint.weights import Progress, open_weights
+from deepinfer.engine.model.draft import DraftModel
+from deepinfer.engine.model.parameters import Parameters
+from deepinfer.engine.model.text import TextModel
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_NOT_TEXT = ("vision.", "aligner.", "image_")
+
+
+@dataclass
+class Loaded:
+    """Configuration, tokenizer, backbone and draft model of one checkpoint."""
+
+    config: Config
+    tokenizer: Tokenizer
+    text: TextModel
+    draft: DraftModel
+
+
+def load(
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    act_quant: str = "none",
+    kv_quant: bool = True,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Load the text path of ``folder``. Raises what :mod:`deepinfer.engine.checkpoint` raises, with file and tensor."""
+    weights = open_weights(folder, "native")
+    tokenizer = tokenizers.read(folder)
+    raise_for(tokenizers.problems(tokenizer, weights.config))
+    wanted = [one for one in tensors(weights.config) if one.dtype != "F8_E8M0" and not one.name.startswith(_NOT_TEXT)]
+    total, done = sum(one.bytes for one in wanted), 0
+    found: dict[str, torch.Tensor] = {}
+    for one in wanted:
+        if one.part == TABLES:
+            for name in (one.name, scale_name(one.name)):
+                found[name] = weights.files.tensor(name).view(torch.uint8)
+        else:
+            tensor = weights.load(one.name, torch.float32 if dtype != torch.bfloat16 else dtype)
+            found[one.name] = tensor if one.dtype == "F32" else tensor.to(dtype)
+        done += one.bytes
+        if progress is not None:
+            progress(done, total, one.name)
+    token_map = torch.tensor(tokenizers.compressed_map(tokenizer, weights.config.text.vocab_size))
+    text = TextModel(weights.config.text, Parameters(found, dtype, act_quant), token_map, kv_quant=kv_quant)
+    return Loaded(weights.config, tokenizer, text, DraftModel(text))
