@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All set-up of a fresh checkout in one command. Touches nothing outside it: no system package, no home folder.
-#   bash build_support/bootstrap.sh demo    judge this host, build the reference target, dequantize a tensor with it
+#   bash build_support/bootstrap.sh demo    judge this host, build the reference target, generate with a tiny model
 #   bash build_support/bootstrap.sh test    run every check: lint, types, matrix, C++ tests, Python tests
 #   bash build_support/bootstrap.sh python  print the Python 3.12 that would be used
 set -euo pipefail
@@ -62,13 +62,18 @@ demo() {
     local python
     python=$(find_python)
     probe_hosts "$python"
-    printf '\n== the reference target, built for this CPU (about a minute the first time)\n'
-    environment "numpy>=2"
+    printf '\n== the reference target, built for this CPU and torch (some minutes the first time)\n'
+    environment -c build_support/requirements-dev.txt numpy torch safetensors tokenizers
     export DEEPINFER_ACCELERATOR=cpu
     .venv/bin/python -m deepinfer.artifact show
     .venv/bin/python -m deepinfer.artifact verify
     printf '\n== one dequantized row of it\n'
     .venv/bin/python examples/dequantize.py
+    printf '\n== tokens of a tiny model: random weights, so they mean nothing, and are the same on every run\n'
+    if [ ! -e build/tiny/config.json ]; then
+        .venv/bin/python -m deepinfer.checkpoint make-tiny build/tiny --seed 1
+    fi
+    .venv/bin/python examples/offline_inference.py build/tiny
 }
 
 run_tests() {

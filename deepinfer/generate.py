@@ -8,25 +8,28 @@ from dataclasses import asdict
 from typing import Any
 
 from deepinfer.command_line import Arguments
+from deepinfer.engine.checkpoint.shards import missing
 from deepinfer.errors import DeepInferError, UsageError
 
 
 def arguments() -> Arguments:
     """The command line."""
-    parser = Arguments(prog="python -m deepinfer.generate", description=__doc__)
-    parser.add_argument("--model", required=True, help="checkpoint folder")
-    parser.add_argument("--prompt", action="append", default=[], help="text; may be given several times")
-    parser.add_argument("--prompt-ids", action="append", default=[], help="token ids, such as 5,7,11")
-    parser.add_argument("--max-tokens", type=int, default=16)
+    parser = Arguments(prog="python -m deepinfer.generate", description="Generate from a checkpoint folder.")
+    parser.add_argument("--model", required=True, metavar="DIR", help="checkpoint folder")
+    parser.add_argument(
+        "--prompt", action="append", default=[], metavar="TEXT", help="text; may be given several times"
+    )
+    parser.add_argument("--prompt-ids", action="append", default=[], metavar="IDS", help="token ids, such as 5,7,11")
+    parser.add_argument("--max-tokens", type=int, default=16, help="new tokens at most (default: 16)")
     parser.add_argument("--temperature", type=float, default=1.0, help="0: the most likely token")
     parser.add_argument("--top-k", type=int, default=0, help="0: no cut")
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--top-p", type=float, default=1.0, help="1: no cut")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same tokens")
     parser.add_argument(
         "--stop", action="append", default=None, help="end before this text; may be given several times"
     )
-    parser.add_argument("--logprobs", type=int, default=None, metavar="K")
-    parser.add_argument("--prompt-logprobs", type=int, default=None, metavar="K")
+    parser.add_argument("--logprobs", type=int, default=None, metavar="K", help="the K best of each new token")
+    parser.add_argument("--prompt-logprobs", type=int, default=None, metavar="K", help="likewise of the prompt")
     parser.add_argument("--drafts", choices=("on", "off"), default="off", help="propose tokens and verify them")
     parser.add_argument("--kv-quant", choices=("on", "off"), default="on", help="off: for comparisons only")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -41,6 +44,9 @@ def main(words: list[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write("%s\n" % error)
         return 2
+    except ModuleNotFoundError as error:
+        sys.stderr.write("%s\n" % missing(error.name or "torch"))
+        return 1
     except DeepInferError as error:
         sys.stderr.write("%s\n" % error)
         return 1

@@ -136,3 +136,11 @@ def test_the_command_refuses_by_code(folder, tmp_path):
         assert done.returncode == code, (words, done.stderr)
         assert text in done.stderr + done.stdout
         assert "Traceback" not in done.stderr
+
+
+def test_the_command_names_a_package_that_is_not_installed(folder):
+    code = "import sys; sys.modules['torch'] = None; from deepinfer.generate import main; sys.exit(main(%r))"
+    words = ["--model", str(folder), "--prompt-ids", "5"]
+    done = subprocess.run([sys.executable, "-c", code % words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("DI510: torch is not installed")
