@@ -48,14 +48,16 @@ def test_nothing_changed(repository, capsys):
 def test_changes_are_told_in_words(repository, edit, capsys):
     edit("matrix/entries/nvidia-sm103.toml", "(B300, GB300)", "(B300)")
     edit("matrix/entries/nvidia-sm100.toml", ">=580.65.06", ">=581.1")
-    edit("matrix/entries/nvidia-sm90.toml", 'compute_capabilities = ["9.0"]', 'compute_capabilities = ["9.0", "9.9"]')
+    edit(
+        "matrix/entries/nvidia-sm120.toml", 'compute_capabilities = ["12.0"]', 'compute_capabilities = ["12.0", "9.9"]'
+    )
     edit("rfcs/0047-sm90.md", 'id = "hopper-attention"', 'id = "hopper-kernels"')
     code, out, _ = diff(repository, capsys, "HEAD")
     assert code == 0
     for line in (
         "nvidia-sm103\n  title: NVIDIA SM103 (B300, GB300) -> NVIDIA SM103 (B300)\n",
         "  require.driver: >=580.65.06 -> >=581.1\n",
-        "nvidia-sm90\n  match.compute_capabilities: +9.9\n",
+        "nvidia-sm120\n  match.compute_capabilities: +9.9\n",
         "RFC 47\n  blocker closed: hopper-attention: ",
         "  blocker opened: hopper-kernels: ",
     ):
@@ -140,9 +142,9 @@ def test_each_kind_of_change_has_its_words():
     assert changed(lambda new: new["entries"].remove(entry(new, "nvidia-sm103"))) == [
         "nvidia-sm103: removed: NVIDIA SM103 (B300, GB300), unsupported"
     ]
-    assert changed(lambda new: entry(new, "nvidia-sm90").update(status="accepted", engine="runs (1 op)")) == [
+    assert changed(lambda new: entry(new, "nvidia-sm90").update(status="accepted", engine="runs (9 ops)")) == [
         "nvidia-sm90: status: draft -> accepted",
-        "nvidia-sm90: engine: %s -> runs (1 op)" % entry(INDEX, "nvidia-sm90")["engine"],
+        "nvidia-sm90: engine: %s -> runs (9 ops)" % entry(INDEX, "nvidia-sm90")["engine"],
     ]
     assert changed(lambda new: entry(new, "nvidia-sm100")["require"].update(toolkit=None)) == [
         "nvidia-sm100: require.toolkit: cuda >=13,<14 -> none"
