@@ -1,15 +1,20 @@
 """The files of a checkpoint: the index, the safetensors headers, and tensors mapped into memory.
 
-Headers are read and judged here, before the safetensors library maps a file, so that a damaged one is named with its
-tensor and costs no memory. Form of a file: 8 bytes little-endian header length n, n bytes of JSON, payload; an entry
-has ``dtype``, ``shape`` and ``data_offsets`` [begin, end) from the start of the payload. Nothing here unpickles.
+Headers are read and judged before a file is mapped, so that a damaged one is named with its tensor and costs no memory.
+The safetensors library reads the same files (a test compares), but maps them writable: Linux refuses that for the 99 GB
+of an Engram table on a host with less memory.
+
+Form of a file: 8 bytes little-endian header length n, n bytes of JSON, payload; an entry has ``dtype``, ``shape`` and
+``data_offsets`` [begin, end) from the start of the payload. Nothing here unpickles.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, field
 from math import prod
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +38,8 @@ INDEX_LIMIT = 256 << 20  # bytes; the release's has about 10 million
 HEADER_LIMIT = 100_000_000  # bytes, the format's own limit
 OTHER_BYTES = {"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "F16": 2, "I16": 2, "U16": 2, "F8_E5M2": 1, "U8": 1}
 SIZES = {**ITEM_BYTES, **OTHER_BYTES, "BOOL": 1}
+_IN_TORCH = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
+_FAMILIES = {"F": "float", "I": "int", "U": "uint"}
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 COPY = "copy %s again from where the checkpoint came from"
 
@@ -55,7 +62,7 @@ class Files:
     folder: Path
     index: dict[str, str]
     stored: dict[str, Stored]
-    handles: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    maps: dict[str, mmap] = field(default_factory=dict, repr=False, compare=False)
 
     def payload(self) -> int:
         """Bytes of all tensors."""
@@ -71,25 +78,44 @@ class Files:
         return found
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor as stored, mapped from its file and not copied; read-only by agreement."""
-        found = self.find(name)
-        return self._mapped(found.file).get_tensor(found.key)  # type: ignore[no-any-return]
+        """The tensor as stored, mapped from its file and not copied. Read it only: writing to it ends the process."""
+        import torch
 
-    def _mapped(self, file: str) -> Any:
-        if file not in self.handles:
+        found = self.find(name)
+        mapped = self._mapped(found)
+        dtype, count = getattr(torch, _torch_name(found.dtype)), found.end - found.begin
+        if not count:
+            return torch.empty(found.shape, dtype=dtype)
+        start = 8 + int.from_bytes(mapped[:8], "little") + found.begin
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the memory is read-only is meant
+            flat = torch.frombuffer(mapped, dtype=torch.uint8, count=count, offset=start)
+        if flat.data_ptr() % dtype.itemsize:  # the format does not promise alignment
+            flat = flat.clone()
+        return flat.view(dtype).view(found.shape)
+
+    def _mapped(self, found: Stored) -> mmap:
+        """The whole file, read-only: such a map needs no memory of its own, however large the file."""
+        file = found.file
+        if file not in self.maps:
             try:
-                from safetensors import SafetensorError, __version__, safe_open
-            except ImportError as error:
-                raise missing("safetensors") from error
-            if tuple(map(int, __version__.split(".")[:2])) < (0, 6):
-                what = "safetensors %s is too old: it has no F8_E8M0" % __version__
-                raise PackageMissing(what, fix='pip install "safetensors>=0.6"')
-            try:
-                self.handles[file] = safe_open(self.folder / file, framework="pt").__enter__()  # type: ignore[no-untyped-call]
-            except (SafetensorError, OSError) as error:
-                problem = Problem(ShardDamaged, file, "", "the safetensors library refuses it: %s" % error, COPY % file)
+                with (self.folder / file).open("rb") as stream:
+                    self.maps[file] = mmap(stream.fileno(), 0, access=ACCESS_READ)
+            except (OSError, ValueError) as error:  # ValueError: an empty file
+                problem = Problem(ShardDamaged, file, found.key, "cannot be mapped: %s" % error, COPY % file)
                 raise ShardDamaged((problem,)) from error
-        return self.handles[file]
+        mapped = self.maps[file]
+        if 8 + int.from_bytes(mapped[:8], "little") + found.end > len(mapped):
+            problem = Problem(ShardDamaged, file, found.key, "the file was changed while it was in use", COPY % file)
+            raise ShardDamaged((problem,))
+        return mapped
+
+
+def _torch_name(dtype: str) -> str:
+    """``F32`` is float32, ``I8`` int8, and so on."""
+    if dtype == "BOOL":
+        return "bool"
+    return _IN_TORCH.get(dtype) or _FAMILIES[dtype[0]] + dtype[1:]
 
 
 def missing(package: str) -> PackageMissing:

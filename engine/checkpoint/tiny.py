@@ -14,7 +14,7 @@ from typing import Any
 
 from deepinfer.engine.checkpoint import config as configuration
 from deepinfer.engine.checkpoint import tiny_tokenizer, tokenizer
-from deepinfer.engine.checkpoint.errors import TargetRefused
+from deepinfer.engine.checkpoint.errors import PackageMissing, TargetRefused
 from deepinfer.engine.checkpoint.fields import FILE
 from deepinfer.engine.checkpoint.inventory import Tensor, tensors
 from deepinfer.engine.checkpoint.primes import table_rows
@@ -134,9 +134,13 @@ def _groups(needed: list[Tensor]) -> list[list[Tensor]]:
 
 def _write_shard(path: Path, group: list[Tensor], seed: int) -> dict[str, str]:
     try:
+        from safetensors import __version__
         from safetensors.torch import save_file
     except ImportError as error:
         raise missing("safetensors") from error
+    if tuple(map(int, __version__.split(".")[:2])) < (0, 6):
+        what = "safetensors %s is too old: it has no F8_E8M0" % __version__
+        raise PackageMissing(what, fix='pip install "safetensors>=0.6"')
     from deepinfer.engine.checkpoint.tiny_values import draw
 
     drawn = {name: value.contiguous() for tensor in group for name, value in draw(tensor, seed).items()}

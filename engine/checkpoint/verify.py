@@ -88,7 +88,7 @@ def _search(files: Files, progress: Progress | None) -> Iterator[Problem]:
     for name, stored in files.stored.items():
         try:
             place = _first_bad(files.tensor(name), stored)
-        except Refused as error:  # the library is stricter than our reader of headers
+        except Refused as error:  # the file went away or shrank since its header was read
             yield from error.problems
             return
         if place is not None:

@@ -44,15 +44,15 @@ class Weights:
     def load(self, name: str, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         """Tensor ``name`` with codes turned into ``dtype`` (bf16 or fp32); others keep the dtype they are stored in.
 
-        FP8 [o, i] -> [o, i]; FP4 [o, i / 2] -> [o, i]. The result of codes is new memory; any other is mapped from
-        the file. Engram tables are not loaded whole: see :meth:`rows`.
+        FP8 [o, i] -> [o, i]; FP4 [o, i / 2] -> [o, i]. The result is new memory.
+        Engram tables are not loaded whole: see :meth:`rows`.
         """
         tensor = self._find(name)
         if tensor.part == TABLES:
             raise NoSuchTensor("%s is a table, read by rows" % tensor.name, fix="rows(%r, ids)" % tensor.name)
         stored = self.files.tensor(tensor.name)
         if not is_quantised(tensor):
-            return stored
+            return stored.clone()
         scale = self.files.tensor(scale_name(tensor.name)).view(torch.uint8)
         block_rows = 0 if tensor.dtype == "I8" else 32
         return self._dequantised(tensor, stored.view(torch.uint8), scale, block_rows, dtype)

@@ -13,8 +13,9 @@ from damage import copy, shard_of
 
 pytest.importorskip("torch", reason="not run: torch is not installed")
 
-from deepinfer.engine.checkpoint import cli, download, shards
+from deepinfer.engine.checkpoint import cli, download
 from deepinfer.engine.checkpoint.errors import DownloadFailed, PackageMissing
+from deepinfer.engine.checkpoint.tiny import make
 from deepinfer.engine.checkpoint.verify import by_part, verify
 
 H200 = "150754820096"
@@ -152,23 +153,24 @@ def test_without_a_network_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("package", ["safetensors", "tokenizers", "huggingface_hub"])
-def test_a_missing_package_is_named(package: str, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(package: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PackageMissing, match=r"DI510.*not installed"):
         if package == "safetensors":
-            shards.open_files(tiny).tensor("norm.weight")
+            make(tmp_path / "new", seed=1)
         elif package == "tokenizers":
             verify(tiny)
         else:
             download.locate(environment={})
 
 
-def test_an_old_safetensors_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_safetensors_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import safetensors
 
     monkeypatch.setattr(safetensors, "__version__", "0.5.3")
     with pytest.raises(PackageMissing, match=r"0\.5\.3 is too old"):
-        shards.open_files(tiny).tensor("norm.weight")
+        make(tmp_path / "new", seed=1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_released_figures_need_no_package() -> None:

@@ -86,22 +86,12 @@ def test_metadata_that_are_no_texts(folder: Path, metadata: Any) -> None:
     expect(folder, "DI504", path.name, "__metadata__")
 
 
-def test_what_the_library_refuses_is_a_problem_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import safetensors
-
+def test_what_cannot_be_mapped_is_a_problem_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise OSError("cannot map")
+        raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(safetensors, "safe_open", refuse)
-    expect(folder, "DI504", "the safetensors library refuses it: cannot map", values=True)
-
-
-def test_all_kinds_of_problems_are_found_in_one_run(folder: Path) -> None:
-    edit_json(folder / "config.json", lambda values: values.update(dtype="float16"))
-    shard_of(folder, NAME).unlink()
-    assert {text[:5] for text in found(folder)} == {"DI502", "DI504"}
-    write(folder / "config.json", b"{")
-    assert {text[:5] for text in found(folder)} == {"DI502", "DI504"}
+    monkeypatch.setattr(shards, "mmap", refuse)
+    expect(folder, "DI504", "cannot be mapped", "Cannot allocate memory", values=True)
 
 
 @pytest.mark.parametrize(
@@ -291,3 +281,11 @@ def test_many_problems_are_cut_in_the_message_and_whole_in_the_error(folder: Pat
     assert len(caught.value.problems) == (10 * 8 + 2 * 4) * 6
     assert str(caught.value).count("DI505") == 20
     assert "and 508 more" in str(caught.value)
+
+
+def test_all_kinds_of_problems_are_found_in_one_run(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda values: values.update(dtype="float16"))
+    shard_of(folder, NAME).unlink()
+    assert {text[:5] for text in found(folder)} == {"DI502", "DI504"}
+    write(folder / "config.json", b"{")
+    assert {text[:5] for text in found(folder)} == {"DI502", "DI504"}
