@@ -53,10 +53,11 @@ def _read(root: Path, name: str, entries: list[str]) -> Evidence:
     try:
         text = (root / name).read_text(encoding="utf-8")
         data = json.loads(text)
+        digest = digest_of(data) if isinstance(data, dict) else ""
     except (OSError, ValueError, RecursionError) as error:
         say("R13", "not JSON: %s" % error)
         return Evidence(name, {}, found)
-    if not isinstance(data, dict) or "digest" not in data or data["digest"] != digest_of(data):
+    if not digest or data.get("digest") != digest:
         # A changed byte is one thing that is wrong, whatever else it broke.
         say("R14", "its digest is not that of its content: it was changed, or cut, after it was written")
         return Evidence(name, {}, found)

@@ -20,13 +20,19 @@ Rule = Callable[[RfcCase], Iterator[Finding]]
 RULES: dict[str, tuple[str, Rule | None]] = {
     "R1": ("No blank marked `FILL:` is left.", rfc_rules.blanks),
     "R2": ("An RFC of a device lists entries and has its sections, each with text.", rfc_rules.shape),
-    "R3": ("The entries of an RFC have one status, and it is the last of its history.", rfc_rules.one_status),
+    "R3": (
+        "The entries of an RFC have one status, the last of its history; without an RFC it is upstream's.",
+        rfc_rules.one_status,
+    ),
     "R4": ("A history begins as a draft and moves one step at a time, forward in time.", rfc_rules.steps),
     "R5": ("Since `--base`: one step at most, histories only added to, no entry lost.", state_rules.against_base),
     "R6": ("Each step that needs it has an approval, and each approval an RFC.", rfc_rules.approved),
     "R7": ("Nobody approves what they wrote or maintain.", rfc_rules.recused),
     "R8": ("A configuration holds the weights in bytes, or a blocker of kind capacity says no.", state_rules.capacity),
-    "R9": ("Figures in an RFC follow from the matrix, sizes are in a source's words.", rfc_rules.figures),
+    "R9": (
+        "Figures of 7 digits or more in an RFC follow from the matrix, sizes such as GB from a source.",
+        rfc_rules.figures,
+    ),
     "R10": ("Upstream is named by pull request or commit.", rfc_rules.pinned),
     "R11": ("What is proposed names what is missing; what is supported misses nothing.", rfc_rules.blockers),
     "R12": ("What pip builds for an accelerator passed every gate, or has a waiver of 90 days.", state_rules.passed),

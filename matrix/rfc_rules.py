@@ -11,7 +11,7 @@ from deepinfer.matrix.findings import Finding
 from deepinfer.matrix.rfc_case import BLANK, SECTIONS, RfcCase, approvals_number, approvals_of, bare, sections
 from deepinfer.matrix.transitions import APPROVED, FIRST, STEPS, next_steps
 from deepinfer.matrix.validate import Document
-from deepinfer.matrix.vocabulary import PROPOSED
+from deepinfer.matrix.vocabulary import ACCELERATED, PROPOSED
 
 _PINNED = re.compile(r"https://github\.com/deepseek-ai/DeepInfer/(pull/[1-9][0-9]*|commit/[0-9a-f]{40})")
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?) ?([KMGT]i?B)\b")
@@ -46,7 +46,14 @@ def shape(case: RfcCase) -> Iterator[Finding]:
 
 
 def one_status(case: RfcCase) -> Iterator[Finding]:
-    """R3: the entries of an RFC have one status, and it is the last of the RFC's history."""
+    """R3: the entries of an RFC have one status, the last of its history; without an RFC upstream's README says it."""
+    for entry in case.tree.of("entry"):
+        if entry.data.get("status") not in ACCELERATED or "rfc" in entry.data:
+            continue
+        sources = [item for item in entry.data.get("source", []) if item.get("id") == entry.data.get("provenance")]
+        if sources and sources[0].get("kind", "upstream-readme") != "upstream-readme":
+            message = "it is %s by no RFC, and not by upstream's README" % entry.data["status"]
+            yield entry.finding("R3", message, "begin with an RFC: python -m deepinfer.rfc new", "provenance")
     for rfc in case.tree.of("rfc"):
         statuses, history = case.statuses_of(rfc), rfc.data.get("history", [])
         if len(statuses) > 1:

@@ -22,8 +22,7 @@ def against_base(case: RfcCase) -> Iterator[Finding]:
     before = {item.data.get("id"): item.data.get("status") for item in case.base.of("entry")}
     for entry in case.tree.of("entry"):
         old, new = before.get(entry.data.get("id")), entry.data.get("status")
-        founding = new in (*ACCELERATED, "reference") and old is None and "rfc" not in entry.data
-        if new is not None and not founding and not may_move(old, new):
+        if before and new is not None and not may_move(old, new):
             message = "from %s to %s is no single step" % (old or "nothing", new)
             fix = "%s goes to: %s" % (old, next_steps(str(old))) if old else "begin with a draft"
             yield entry.finding("R5", message, fix, "status")

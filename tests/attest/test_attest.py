@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from clones import PLANTED, git
 
 from build_support import bringup
 from deepinfer import attest
-from deepinfer.engine.attest.document import NoRepository, state_of
+from deepinfer.engine.attest.document import NoRepository, NotSigned, state_of
 from deepinfer.engine.attest.host import DeviceElsewhere, facts_of, find, fingerprint
 from deepinfer.errors import DeepInferError, UsageError
 from deepinfer.matrix.index import load_index
@@ -184,3 +185,19 @@ def test_facts_are_those_of_the_view(host):
     assert len(facts_of(host("b300x8_r610")).devices) == 8
     with pytest.raises(DeepInferError):
         find(host("no_gpu"), load_index(), entry_by_id("nvidia-sm90", load_index()))
+
+
+def test_a_signature_is_written_and_verifies(repository, host):
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("not run: ssh-keygen is not installed")
+    key = repository.parent / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "x", "-f", key], check=True)
+    run(repository, host("h20_3e_x4"), "probe", "--by", "ada", "--sign", str(key))
+    (path,) = (repository / "matrix/evidence").rglob("*.json.sig")
+    assert path.with_suffix("").is_file()
+    public = key.with_suffix(".pub").read_text().split()
+    (repository / "rfcs/allowed_signers").write_text("ada %s %s\n" % (public[0], public[1]))
+    today = dt.datetime.now(dt.timezone.utc).date()
+    assert "R20" not in {finding.rule for finding in check(repository, today).findings}
+    with pytest.raises(NotSigned, match="ssh-keygen"):
+        run(repository, host("h20_3e_x4"), "probe", "--sign", str(repository / "nowhere"))

@@ -49,6 +49,14 @@ def test_a_neighbor_becomes_nothing_but_a_draft(root, git, edit):
     assert "R5" in rules(root)
 
 
+def test_nothing_new_begins_as_supported(root, git):
+    text = (root / "matrix/entries/nvidia-sm100.toml").read_text()
+    for old, new in (("sm100", "sm107"), ("10.0", "10.7"), ("10de:29", "10de:77"), ('or = "nvidia"', 'or = "x"')):
+        text = text.replace(old, new)
+    (root / "matrix/entries/nvidia-sm107.toml").write_text(text)
+    assert "R5" in rules(root)
+
+
 def test_a_history_is_only_added_to(root, git, edit):
     edit(RFC47, "no gate had been run by us", "all gates had been run")
     assert rules(root) == ["R5"]

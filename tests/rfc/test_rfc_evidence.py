@@ -8,10 +8,13 @@ import shutil
 import subprocess
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_evidence import check, document, put
 
 from deepinfer.matrix.compiled import index_of
-from deepinfer.matrix.evidence_form import canonical, sealed
+from deepinfer.matrix.evidence import read_all
+from deepinfer.matrix.evidence_form import KEYS, canonical, sealed
 from deepinfer.matrix.gates import COVERS, SUITE
 from deepinfer.matrix.load import ROOT, load
 from deepinfer.matrix.render import render
@@ -134,6 +137,36 @@ def test_what_is_no_evidence_is_one_finding(text, root):
     path.parent.mkdir(parents=True)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert rules(root) in (["R13"], ["R14"])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(sorted(KEYS)), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(value=JSON, seal=st.booleans())
+def test_any_json_is_a_finding_and_no_crash(value, seal, tmp_path_factory):
+    root = tmp_path_factory.mktemp("any")
+    if seal and isinstance(value, dict):
+        value = sealed(value)
+    path = root / "matrix/evidence/x/probe.20261130T100005Z.abababab.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+    (found,) = read_all(root, ["x"])
+    assert len(found.findings) == 1
+    assert not found.counts
+
+
+def test_a_deep_one_is_a_finding(root):
+    path = root / "matrix/evidence/x.json"
+    for depth in (900, 100000):
+        path.write_text('{"digest": %s%s}' % ("[" * depth, "]" * depth))
+        assert len(rules(root)) == 1
 
 
 def test_another_order_of_keys_is_not_canonical(root):

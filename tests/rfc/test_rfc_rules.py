@@ -52,6 +52,7 @@ MUTANTS = [
     ("R2", [(RFC46, "## Capacity\n", "## Capacity\n\n<!-- later -->\n\n## Room\n")], "## Capacity is missing or empty"),
     ("R2", [(RFC1, 'kind = "process"\n', "")], "lists no entry"),
     ("R3", [(SM90, 'status = "draft"', 'status = "accepted"')], "ends with draft, its entries are accepted"),
+    ("R3", [(SM100, 'provenance = "readme"', 'provenance = "press"')], "by no RFC, and not by upstream's README"),
     ("R3", [(RFC47, HISTORY, "")], "it has no history"),
     (
         "R4",
