@@ -185,7 +185,12 @@ def _wheel(gate: str, run: Run, runner: Callable[..., Any] | None) -> str:
         "artifact.sources", same, note="" if same else "it was built from other sources: %s" % artifact.reinstall()
     )
     if gate == "build":
-        gates.build(run, Path(artifact.module), record["architectures"], "artifact %s" % record["artifact_id"][:12])
+        gates.build(
+            run,
+            Path(artifact.module),
+            record["architectures"],
+            "artifact %s" % record["artifact_id"].rpartition(":")[2][:12],
+        )
     elif same or runner is not None:
         gates.conformance(run, runner or _native(run.entry))
     return str(record["toolkit"])
