@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -100,6 +101,22 @@ def parameters(shape: TextConfig, seed: int) -> dict[str, torch.Tensor]:
             draw.normal(prefix + "indexer.weights_proj.weight", shape.index_n_heads, width)
         if layer.engram is not None:
             _engram(draw, shape, "layers.%d.engram." % layer.number, shape.engram_num_embeddings[layer.engram])
+    return draw.tensors
+
+
+def draft_parameters(shape: TextConfig, seed: int) -> dict[str, torch.Tensor]:
+    """The same for the draft layers; embedding and head are the backbone's."""
+    draw = _Draw(seed)
+    width, count = shape.hidden_size, shape.num_nextn_predict_layers
+    for number in range(count):
+        _block(draw, replace(shape, n_routed_experts=shape.dspark_n_routed_experts), "mtp.%d." % number)
+    draw.normal("mtp.0.main_proj.weight", width, len(shape.dspark_target_layer_ids) * width)
+    draw.normal("mtp.0.main_norm.weight", width, std=0.1, mean=1.0)
+    last = "mtp.%d." % (count - 1)
+    draw.normal(last + "norm.weight", width, std=0.1, mean=1.0)
+    draw.normal(last + "markov_head.embed.weight", shape.vocab_size, shape.dspark_markov_rank, std=1.0)
+    draw.normal(last + "markov_head.head.weight", shape.vocab_size, shape.dspark_markov_rank)
+    draw.normal(last + "confidence_head.proj.weight", 1, width + shape.dspark_markov_rank)
     return draw.tensors
 
 
