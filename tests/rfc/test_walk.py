@@ -7,12 +7,14 @@ was not earned: pip still refuses.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import packaging
 import pytest
 
 from deepinfer.matrix.load import ROOT
@@ -43,8 +45,11 @@ def clone(tmp_path_factory) -> Path:
 
 
 def run(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *words]
-    return subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=120, check=False)
+    # An editable installation would be imported before the copy, and written to: -S leaves its finder out.
+    command = [sys.executable, "-S", *words]
+    environment = {**os.environ, "PYTHONPATH": str(Path(packaging.__file__).parents[1])}
+    environment.pop("DEEPINFER_ACCELERATOR", None)
+    return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_newcomers_walk(clone: Path) -> None:
