@@ -20,6 +20,9 @@ def arguments() -> Arguments:
         "--prompt", action="append", default=[], metavar="TEXT", help="text; may be given several times"
     )
     parser.add_argument("--prompt-ids", action="append", default=[], metavar="IDS", help="token ids, such as 5,7,11")
+    parser.add_argument(
+        "--image", action="append", default=[], metavar="FILE", help="goes with the first prompt; may be repeated"
+    )
     parser.add_argument("--max-tokens", type=int, default=16, help="new tokens at most (default: 16)")
     parser.add_argument("--temperature", type=float, default=1.0, help="0: the most likely token")
     parser.add_argument("--top-k", type=int, default=0, help="0: no cut")
@@ -53,14 +56,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(options: Any) -> int:
-    prompts: list[str | list[int]] = list(options.prompt)
-    for text in options.prompt_ids:
-        try:
-            prompts.append([int(word) for word in text.split(",")])
-        except ValueError:
-            raise UsageError("--prompt-ids is %r" % text, fix="numbers and commas, such as 5,7,11") from None
-    if not prompts:
-        raise UsageError("there is no prompt", fix="--prompt TEXT or --prompt-ids 5,7,11")
+    prompts = _prompts(options)
     from deepinfer.engine.llm import LLM
     from deepinfer.engine.sampling import SamplingParams
 
@@ -75,7 +71,13 @@ def _run(options: Any) -> int:
         prompt_logprobs=options.prompt_logprobs,
     )
     shown = _show_progress if sys.stderr.isatty() else None
-    llm = LLM(options.model, drafts=options.drafts == "on", kv_quant=options.kv_quant == "on", progress=shown)
+    llm = LLM(
+        options.model,
+        drafts=options.drafts == "on",
+        kv_quant=options.kv_quant == "on",
+        vision=bool(options.image),
+        progress=shown,
+    )
     outputs = llm.generate(prompts, params)
     if options.json:
         fields = (
@@ -94,6 +96,22 @@ def _run(options: Any) -> int:
         for output in outputs:
             print(output.text if output.error is None else output.error)
     return int(any(output.error is not None for output in outputs))
+
+
+def _prompts(options: Any) -> list[Any]:
+    """Texts, then token ids; the images go with the first."""
+    prompts: list[Any] = list(options.prompt)
+    for text in options.prompt_ids:
+        try:
+            prompts.append([int(word) for word in text.split(",")])
+        except ValueError:
+            raise UsageError("--prompt-ids is %r" % text, fix="numbers and commas, such as 5,7,11") from None
+    if not prompts:
+        raise UsageError("there is no prompt", fix="--prompt TEXT or --prompt-ids 5,7,11")
+    if options.image:
+        key = "prompt" if isinstance(prompts[0], str) else "prompt_token_ids"
+        prompts[0] = {key: prompts[0], "images": options.image}
+    return prompts
 
 
 def _show_progress(done: int, total: int, name: str) -> None:

@@ -5,7 +5,7 @@ Results do not depend on the batch: each request has its own state and its own r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -15,11 +15,11 @@ from deepinfer.engine import speculate
 from deepinfer.engine.model.load import load as load_model
 from deepinfer.engine.model.state import State
 from deepinfer.engine.native import load as load_native
+from deepinfer.engine.prompt import Prepared, Prompt, prepare
 from deepinfer.engine.request import Request, RequestOutput, best
 from deepinfer.engine.sampling import DRAFT_SAMPLE, SAMPLE, RequestRefused, SamplingParams, pick, processed
 from deepinfer.errors import DeepInferError, UsageError
 
-Prompt = str | Sequence[int]
 OnToken = Callable[[int, int, str], None]  # request index, token id, text so far
 Progress = Callable[[int, int, str], None]
 CHUNK = 512  # prompt tokens per forward: bounds the memory of scores
@@ -28,7 +28,8 @@ CHUNK = 512  # prompt tokens per forward: bounds the memory of scores
 class LLM:
     """A loaded model. ``model`` is a checkpoint folder; ``drafts`` proposes tokens with the draft layers and verifies.
 
-    ``dtype`` of the arithmetic, ``act_quant`` ``none`` or ``fp8``, ``kv_quant`` False to leave keys unrounded.
+    ``dtype`` of the arithmetic, ``act_quant`` ``none`` or ``fp8``, ``kv_quant`` False to leave keys unrounded,
+    ``vision`` False to leave the image encoder out of memory: prompts with images are refused then.
     """
 
     def __init__(
@@ -39,11 +40,14 @@ class LLM:
         act_quant: str = "none",
         kv_quant: bool = True,
         drafts: bool = False,
+        vision: bool = True,
         max_model_len: int | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.native = load_native()
-        self.loaded = load_model(Path(model), dtype=dtype, act_quant=act_quant, kv_quant=kv_quant, progress=progress)
+        self.loaded = load_model(
+            Path(model), dtype=dtype, act_quant=act_quant, kv_quant=kv_quant, vision=vision, progress=progress
+        )
         self.config = self.loaded.config
         self.dtype = dtype
         self.drafts = drafts
@@ -59,7 +63,10 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         on_token: OnToken | None = None,
     ) -> list[RequestOutput]:
-        """One :class:`RequestOutput` per prompt, in order; a refused request has its error there, the others go on."""
+        """One :class:`RequestOutput` per prompt, in order; a refused request has its error there, the others go on.
+
+        A prompt is text, token ids, or a dict that may have images: :mod:`deepinfer.engine.prompt`.
+        """
         batch = _batch(prompts)
         params = sampling_params if sampling_params is not None else SamplingParams()
         each = [params] * len(batch) if isinstance(params, SamplingParams) else list(params)
@@ -81,59 +88,57 @@ class LLM:
     # -- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self, index: int, prompt: Prompt, params: SamplingParams) -> Request | RequestOutput:
-        ids: list[int] = []
+        shown: list[int] = []
         try:
-            ids = self._ids(prompt)
+            prepared = prepare(prompt, self.loaded)
+            shown = prepared.shown(self.config)
             params.check()
-            room = self.max_model_len - len(ids)
+            room = self.max_model_len - len(shown)
             if room < 1:
                 what = "the prompt has %d tokens; the model takes %d with at least one new" % (
-                    len(ids),
+                    len(shown),
                     self.max_model_len,
                 )
                 raise RequestRefused(what, fix="shorten the prompt or raise max_model_len")
         except DeepInferError as error:
-            return RequestOutput(index, ids, error=str(error))
-        output = RequestOutput(index, ids, finish_reason="", logprobs=None if params.logprobs is None else [])
-        capacity = len(ids) + min(params.max_tokens, room) + self.config.text.dspark_block_size + 1
-        return Request(output, params, State(self.config.text, capacity, dtype=self.dtype))
-
-    def _ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            ids = list(self.loaded.tokenizer.encode(prompt, add_special_tokens=True).ids)
-        else:
-            ids = [int(token) for token in prompt]
-        if not ids:
-            raise RequestRefused("the prompt is empty", fix="give at least one token")
-        size = self.config.text.vocab_size
-        for place, token in enumerate(ids):
-            if not 0 <= token < size:
-                raise RequestRefused("prompt token %d is %d" % (place, token), fix="token ids are 0 to %d" % (size - 1))
-        return ids
+            return RequestOutput(index, shown, error=str(error))
+        output = RequestOutput(index, shown, finish_reason="", logprobs=None if params.logprobs is None else [])
+        capacity = len(shown) + min(params.max_tokens, room) + self.config.text.dspark_block_size + 1
+        return Request(output, params, State(self.config.text, capacity, dtype=self.dtype), prepared)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _prefill(self, request: Request, on_token: OnToken | None) -> None:
         output, params, text = request.output, request.params, self.loaded.text
-        ids = torch.tensor(output.prompt_token_ids)
+        ids = torch.tensor(request.prompt.ids)
+        rows = self._image_rows(request.prompt)
         if params.prompt_logprobs is not None:
             output.prompt_logprobs = [None]
         last = torch.empty(0)
         for start in range(0, len(ids), CHUNK):
             part = ids[start : start + CHUNK]
-            hidden = self._forward(part, request.state)
+            count = int((part >= self.config.text.vocab_size).sum())
+            hidden = self._forward(part, request.state, rows[:count] if count else None)
+            rows = rows[count:]
             if output.prompt_logprobs is not None and params.prompt_logprobs is not None:
-                rows = torch.log_softmax(text.logits(hidden).double(), dim=-1)
-                for row, following in zip(rows, ids[start + 1 : start + 1 + len(part)].tolist(), strict=False):
+                predicted = torch.log_softmax(text.logits(hidden).double(), dim=-1)
+                following_ids = output.prompt_token_ids[start + 1 : start + 1 + len(part)]
+                for row, following in zip(predicted, following_ids, strict=False):
                     output.prompt_logprobs.append(best(row, params.prompt_logprobs, following))
             last = hidden[-1:]
         logits = text.logits(last)[0]
         chosen = pick(self.native, processed(logits, params), params, request.state.length, SAMPLE)
         self._emit(request, [chosen], [logits], on_token)
 
-    def _forward(self, ids: torch.Tensor, state: State) -> torch.Tensor:
+    def _image_rows(self, prompt: Prepared) -> torch.Tensor:
+        """[M, D]: the embedding rows of all spans of ``prompt``, in order."""
+        vision = self.loaded.vision
+        spans = [vision.span(one.patches, one.grid.rows, one.grid.columns) for one in prompt.pictures] if vision else []
+        return torch.cat(spans) if spans else torch.empty(0, self.config.text.hidden_size)
+
+    def _forward(self, ids: torch.Tensor, state: State, rows: torch.Tensor | None = None) -> torch.Tensor:
         first = state.length
-        out = self.loaded.text.forward(ids, state)
+        out = self.loaded.text.forward(ids, state, rows)
         if self.drafts:
             self.loaded.draft.absorb(out.taps, first, state)
         return out.hidden
@@ -193,7 +198,7 @@ class LLM:
 
 
 def _batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, text or token ids, is a batch of one."""
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+    """One prompt, whatever its form, is a batch of one."""
+    if isinstance(prompts, (str, Mapping)) or (len(prompts) > 0 and isinstance(prompts[0], int)):
         return [cast("Prompt", prompts)]
     return list(cast("Sequence[Prompt]", prompts))

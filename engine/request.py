@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from deepinfer.engine.model.state import State
+from deepinfer.engine.prompt import Prepared
 from deepinfer.engine.sampling import SamplingParams
 
 Logprobs = dict[int, float]
@@ -32,11 +33,15 @@ class RequestOutput:
 
 @dataclass
 class Request:
-    """A request while it runs. ``drafts`` and ``draft_logprobs`` are proposals for the places after the last token."""
+    """A request while it runs. ``drafts`` and ``draft_logprobs`` are proposals for the places after the last token.
+
+    ``prompt`` is what the model is fed; ``output.prompt_token_ids`` shows it with placeholders.
+    """
 
     output: RequestOutput
     params: SamplingParams
     state: State
+    prompt: Prepared
     drafts: list[int] = field(default_factory=list)
     draft_logprobs: list[torch.Tensor] = field(default_factory=list)
 

@@ -11,26 +11,26 @@ import torch
 from deepinfer.engine.checkpoint import tokenizer as tokenizers
 from deepinfer.engine.checkpoint.config import Config
 from deepinfer.engine.checkpoint.errors import raise_for
-from deepinfer.engine.checkpoint.inventory import TABLES, scale_name, tensors
+from deepinfer.engine.checkpoint.inventory import TABLES, VISION, scale_name, tensors
 from deepinfer.engine.checkpoint.weights import Progress, open_weights
 from deepinfer.engine.model.draft import DraftModel
 from deepinfer.engine.model.parameters import Parameters
 from deepinfer.engine.model.text import TextModel
+from deepinfer.engine.model.vision import VisionModel
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_NOT_TEXT = ("vision.", "aligner.", "image_")
-
 
 @dataclass
 class Loaded:
-    """Configuration, tokenizer, backbone and draft model of one checkpoint."""
+    """Configuration, tokenizer and models of one checkpoint; ``vision`` None where images were not asked for."""
 
     config: Config
     tokenizer: Tokenizer
     text: TextModel
     draft: DraftModel
+    vision: VisionModel | None = None
 
 
 def load(
@@ -39,13 +39,17 @@ def load(
     dtype: torch.dtype = torch.float32,
     act_quant: str = "none",
     kv_quant: bool = True,
+    vision: bool = True,
     progress: Progress | None = None,
 ) -> Loaded:
-    """Load the text path of ``folder``. Raises what :mod:`deepinfer.engine.checkpoint` raises, with file and tensor."""
+    """Load ``folder``. Raises what :mod:`deepinfer.engine.checkpoint` raises, with file and tensor.
+
+    ``vision`` False leaves the vision tower, the aligner and the image vectors in the file.
+    """
     weights = open_weights(folder, "native")
     tokenizer = tokenizers.read(folder)
     raise_for(tokenizers.problems(tokenizer, weights.config))
-    wanted = [one for one in tensors(weights.config) if one.dtype != "F8_E8M0" and not one.name.startswith(_NOT_TEXT)]
+    wanted = [one for one in tensors(weights.config) if one.dtype != "F8_E8M0" and (vision or one.part != VISION)]
     total, done = sum(one.bytes for one in wanted), 0
     found: dict[str, torch.Tensor] = {}
     for one in wanted:
@@ -59,5 +63,7 @@ def load(
         if progress is not None:
             progress(done, total, one.name)
     token_map = torch.tensor(tokenizers.compressed_map(tokenizer, weights.config.text.vocab_size))
-    text = TextModel(weights.config.text, Parameters(found, dtype, act_quant), token_map, kv_quant=kv_quant)
-    return Loaded(weights.config, tokenizer, text, DraftModel(text))
+    params = Parameters(found, dtype, act_quant)
+    text = TextModel(weights.config.text, params, token_map, kv_quant=kv_quant)
+    seen = VisionModel(weights.config.vision, params) if vision else None
+    return Loaded(weights.config, tokenizer, text, DraftModel(text), seen)

@@ -53,7 +53,7 @@ class TextModel:
     def forward(self, ids: torch.Tensor, state: State, embedded: torch.Tensor | None = None) -> Output:
         """Process ``ids`` int64 [T] at positions P .. P + T - 1; ``state`` then stands at P + T.
 
-        ``embedded`` [T, D] replaces the embedding of image tokens (ids outside the vocabulary).
+        ``embedded`` [M, D]: one row for each of the M ids outside the vocabulary (an image's), in order.
         """
         config, params = self.config, self.params
         if state.length + ids.shape[0] > state.capacity:
@@ -63,7 +63,7 @@ class TextModel:
         inside = ids.clamp_max(config.vocab_size - 1)
         x = params["embed.weight"][inside].to(params.dtype)
         if embedded is not None:
-            x = torch.where(image[:, None], embedded.to(x.dtype), x)
+            x[ids >= config.vocab_size] = embedded.to(x.dtype)
         streams = x.unsqueeze(1).repeat(1, config.hc_mult, 1)
         pre = first_mix(ids.shape[0], config.hc_mult, ids.device)
         compressed = torch.where(image, 0, self.token_map[ids.clamp_max(self.token_map.shape[0] - 1)])

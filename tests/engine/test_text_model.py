@@ -101,7 +101,7 @@ def test_rounding_of_keys_and_of_activations_is_switched_on_by_its_name(ids, who
 def test_image_tokens_take_their_embedding_and_hide_from_engram(tiny, ids):
     marked = ids.clone()
     marked[40:44] = tiny.config.vocab_size + 7
-    vectors = torch.randn(LENGTH, tiny.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    vectors = torch.randn(4, tiny.config.hidden_size, generator=torch.Generator().manual_seed(1))
     state, other = State(tiny.config, LENGTH), State(tiny.config, LENGTH)
     first = tiny.forward(marked, state, vectors).hidden
     moved = marked.clone()
