@@ -13,6 +13,7 @@ import torch
 
 from deepinfer.engine import speculate
 from deepinfer.engine.model.load import load as load_model
+from deepinfer.engine.model.replay import bounded
 from deepinfer.engine.model.state import State
 from deepinfer.engine.native import load as load_native
 from deepinfer.engine.prompt import Prepared, Prompt, prepare
@@ -29,7 +30,8 @@ class LLM:
     """A loaded model. ``model`` is a checkpoint folder; ``drafts`` proposes tokens with the draft layers and verifies.
 
     ``dtype`` of the arithmetic, ``act_quant`` ``none`` or ``fp8``, ``kv_quant`` False to leave keys unrounded,
-    ``vision`` False to leave the image encoder out of memory: prompts with images are refused then.
+    ``vision`` False to leave the image encoder out of memory: prompts with images are refused then. ``replay`` ``off``,
+    ``compact`` or ``mask``: :mod:`deepinfer.engine.model.replay`.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class LLM:
         act_quant: str = "none",
         kv_quant: bool = True,
         drafts: bool = False,
+        replay: str = "off",
         vision: bool = True,
         max_model_len: int | None = None,
         progress: Progress | None = None,
@@ -49,6 +52,7 @@ class LLM:
             Path(model), dtype=dtype, act_quant=act_quant, kv_quant=kv_quant, vision=vision, progress=progress
         )
         self.config = self.loaded.config
+        self.loaded.text.replay = bounded(self.config.text, replay)
         self.dtype = dtype
         self.drafts = drafts
         self.max_model_len = max_model_len or self.config.text.max_position_embeddings
@@ -92,7 +96,7 @@ class LLM:
         try:
             prepared = prepare(prompt, self.loaded)
             shown = prepared.shown(self.config)
-            params.check()
+            params.check(replay=self.loaded.text.replay.mode != "off")
             room = self.max_model_len - len(shown)
             if room < 1:
                 what = "the prompt has %d tokens; the model takes %d with at least one new" % (
@@ -110,6 +114,7 @@ class LLM:
 
     def _prefill(self, request: Request, on_token: OnToken | None) -> None:
         output, params, text = request.output, request.params, self.loaded.text
+        text.replay.prepare(request.state, len(output.prompt_token_ids))
         ids = torch.tensor(request.prompt.ids)
         rows = self._image_rows(request.prompt)
         if params.prompt_logprobs is not None:
@@ -137,10 +142,9 @@ class LLM:
         return torch.cat(spans) if spans else torch.empty(0, self.config.text.hidden_size)
 
     def _forward(self, ids: torch.Tensor, state: State, rows: torch.Tensor | None = None) -> torch.Tensor:
-        first = state.length
         out = self.loaded.text.forward(ids, state, rows)
         if self.drafts:
-            self.loaded.draft.absorb(out.taps, first, state)
+            self.loaded.draft.absorb(out.taps, state.length - len(out.taps), state)
         return out.hidden
 
     def _step(self, request: Request, on_token: OnToken | None) -> None:

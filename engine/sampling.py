@@ -44,8 +44,8 @@ class SamplingParams:
         """Stop strings as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def check(self) -> None:
-        """Raise :class:`RequestRefused` for the first value that is out of range."""
+    def check(self, *, replay: bool = False) -> None:
+        """Raise :class:`RequestRefused` for the first value that is out of range. ``replay``: is bounded replay on."""
         rules = (
             (math.isfinite(self.temperature) and self.temperature >= 0.0, "temperature", "a finite number, 0 or above"),
             (0.0 < self.top_p <= 1.0, "top_p", "above 0 and at most 1"),
@@ -54,6 +54,7 @@ class SamplingParams:
             (self.seed is None or 0 <= self.seed < 2**64, "seed", "from 0 to 2^64 - 1"),
             (self.logprobs is None or self.logprobs >= 0, "logprobs", "0 or above"),
             (self.prompt_logprobs is None or self.prompt_logprobs >= 0, "prompt_logprobs", "0 or above"),
+            (self.prompt_logprobs is None or not replay, "prompt_logprobs", "None while bounded replay is on"),
             (all(self.stops), "stop", "no empty string"),
         )
         for fine, name, needed in rules:

@@ -36,6 +36,11 @@ def truncation_problems(text: TextConfig) -> list[Problem]:
             found.append(
                 _problem("text_config.engram_layer_ids", "layer %d needs all rows beyond %d" % (layer, border))
             )
+    for layer in text.kv_source_layer_ids:
+        if layer > border:
+            found.append(
+                _problem("text_config.kv_source_layer_ids", "layer %d needs all rows beyond %d" % (layer, border))
+            )
     if len({layer >= border for layer in text.dspark_target_layer_ids}) > 1:
         what = "%s lie on both sides of layer %d" % (list(text.dspark_target_layer_ids), border)
         found.append(_problem("text_config.dspark_target_layer_ids", what))

@@ -12,16 +12,21 @@ import torch
 from deepinfer.engine.checkpoint.config import TextConfig
 from deepinfer.engine.model.layout import layers
 
+BACKTRACK = 6  # five drafts and the token before them
+
 
 class State:
-    """Buffers of one request. ``length`` is P, the number of tokens processed."""
+    """Buffers of one request. ``length`` is P, the number of tokens processed.
+
+    ``kept_from``: with bounded replay the first position that layers from ``config.prefill_layers`` on have keys of.
+    """
 
     def __init__(
         self,
         config: TextConfig,
         capacity: int,
         *,
-        backtrack: int = 6,
+        backtrack: int = BACKTRACK,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
     ) -> None:
@@ -29,6 +34,7 @@ class State:
         self.capacity = capacity
         self.backtrack = backtrack
         self.length = 0
+        self.kept_from = 0
         self.ring = config.sliding_window + backtrack
         count = config.num_hidden_layers + config.num_nextn_predict_layers
         self.window = torch.zeros(count, self.ring, config.head_dim, dtype=dtype, device=device)
@@ -53,13 +59,21 @@ class State:
         self.ids = torch.zeros(self.id_ring, dtype=torch.int64, device=device)
         self.dead = torch.ones(self.id_ring, dtype=torch.bool, device=device)
 
+    def first(self, layer: int) -> int:
+        """The first position that the window of backbone or draft layer ``layer`` may hold."""
+        return self.kept_from if layer >= self.config.prefill_layers else 0
+
     def last_window(self, layer: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(keys [A, hd], positions int64 [A]) of the last ``count`` tokens before P, fewer at the start."""
-        positions = torch.arange(max(0, self.length - count), self.length, device=self.window.device)
+        start = min(self.length, max(self.first(layer), self.length - count))
+        positions = torch.arange(start, self.length, device=self.window.device)
         return self.window[layer, positions % self.ring], positions
 
     def write_window(self, layer: int, keys: torch.Tensor, positions: torch.Tensor) -> None:
-        """Keep the newest ``ring`` of the keys [T, hd]."""
+        """Keep the newest ``ring`` of the keys [T, hd], none before the first position."""
+        if self.first(layer):
+            kept = positions >= self.first(layer)
+            keys, positions = keys[kept], positions[kept]
         keys, positions = keys[-self.ring :], positions[-self.ring :]
         self.window[layer, positions % self.ring] = keys
 

@@ -13,6 +13,7 @@ from deepinfer.engine.model.block import block, first_mix
 from deepinfer.engine.model.feed_forward import feed_forward
 from deepinfer.engine.model.layout import Layer, layers
 from deepinfer.engine.model.parameters import Parameters
+from deepinfer.engine.model.replay import bounded
 from deepinfer.engine.model.state import State
 from deepinfer.engine.model.text_attention import Forward, TextAttention
 from deepinfer.engine.ops import engram, mhc
@@ -23,7 +24,10 @@ from deepinfer.engine.ops.precision import wide
 
 @dataclass
 class Output:
-    """``hidden`` [T, D]: after the final norm. ``taps`` [T, k, D]: stream means that the draft model reads."""
+    """``hidden`` [T, D]: after the final norm. ``taps`` [T, k, D]: stream means that the draft model reads.
+
+    Compact replay leaves out the rows of both that it did not compute; the last row is the last token's.
+    """
 
     hidden: torch.Tensor
     taps: torch.Tensor
@@ -36,12 +40,20 @@ class TextModel:
     """
 
     def __init__(
-        self, config: TextConfig, params: Parameters, token_map: torch.Tensor, *, kv_quant: bool = True
+        self,
+        config: TextConfig,
+        params: Parameters,
+        token_map: torch.Tensor,
+        *,
+        kv_quant: bool = True,
+        replay: str = "off",
+        keep: int | None = None,
     ) -> None:
         self.config = config
         self.params = params
         self.token_map = token_map
         self.layers = layers(config)
+        self.replay = bounded(config, replay, keep)
         self.attention = TextAttention(config, params, kv_quant=kv_quant)
         sizes = config.engram_max_ngram_size
         self.primes = table_primes(len(config.engram_layer_ids), sizes, config.engram_n_heads, config.engram_vocab_size)
@@ -67,25 +79,42 @@ class TextModel:
         streams = x.unsqueeze(1).repeat(1, config.hc_mult, 1)
         pre = first_mix(ids.shape[0], config.hc_mult, ids.device)
         compressed = torch.where(image, 0, self.token_map[ids.clamp_max(self.token_map.shape[0] - 1)])
-        run = Forward(positions)
+        run, seen = Forward(positions, state.length + ids.shape[0]), image
         taps = []
         for layer in self.layers:
+            if layer.number == config.prefill_layers and self.replay.mode == "compact":
+                streams, pre, seen = self._drop(layer, streams, pre, seen, state, run)
+                if not len(seen):
+                    break
             if layer.engram is not None:
                 streams = self._engram(layer, streams, compressed, image, state)
             if layer.tap:
                 taps.append(wide(streams).mean(1).to(streams.dtype))
             attention = partial(self.attention, layer, state=state, run=run)
-            experts = partial(self._experts, "layers.%d." % layer.number, image)
+            experts = partial(self._experts, "layers.%d." % layer.number, seen)
             streams, pre = block(params, config, "layers.%d." % layer.number, streams, pre, attention, experts)
         state.write_ids(compressed, image)
         state.length += ids.shape[0]
         hidden = rms_norm(mhc.collapse(streams, pre), params["norm.weight"], config.rms_norm_eps)
-        tapped = torch.stack(taps, dim=1) if taps else hidden.new_zeros(ids.shape[0], 0, config.hidden_size)
+        width = len(config.dspark_target_layer_ids)
+        tapped = torch.stack(taps, dim=1) if taps else hidden.new_zeros(hidden.shape[0], width, config.hidden_size)
         return Output(hidden, tapped)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """fp32 [T, vocabulary] of the rows that are needed."""
         return wide(hidden) @ self.params["head.weight"].to(wide(hidden).dtype).T
+
+    def _drop(
+        self, layer: Layer, streams: torch.Tensor, pre: torch.Tensor, image: torch.Tensor, state: State, run: Forward
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Write the entries of ``layer`` for every row, then go on with those from ``state.kept_from`` on."""
+        count = min(max(0, state.kept_from - state.length), streams.shape[0])
+        if count:
+            norm = self.params["layers.%d.attn_norm.weight" % layer.number]
+            x = rms_norm(mhc.collapse(streams, pre), norm, self.config.rms_norm_eps)
+            self.attention.publish(layer, x, state, run)
+            run.positions = run.positions[count:]
+        return streams[count:], pre[count:], image[count:]
 
     def _experts(self, prefix: str, image: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return feed_forward(self.params, self.config, prefix, x, image, self.config.num_experts_per_tok)

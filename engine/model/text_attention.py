@@ -20,9 +20,15 @@ from deepinfer.engine.ops.rope import frequencies, rotate
 
 @dataclass
 class Forward:
-    """What lives inside one forward only: selections and candidates that later layers reuse."""
+    """What lives inside one forward only: selections and candidates that later layers reuse.
+
+    ``positions`` int64 [T] of the rows still computed, ``end`` the length after the forward, ``published`` the sources
+    whose entries are written.
+    """
 
     positions: torch.Tensor
+    end: int
+    published: set[int] = field(default_factory=set)
     selected: dict[int, torch.Tensor] = field(default_factory=dict)
     candidates: torch.Tensor | None = None
 
@@ -48,7 +54,7 @@ class TextAttention:
         self.long = frequencies(width, config.compress_rope_theta, yarn)
 
     def __call__(self, layer: Layer, x: torch.Tensor, state: State, run: Forward) -> torch.Tensor:
-        """``x`` [T, D] (normed) at positions P .. P + T - 1 of ``state`` -> [T, D]; writes this layer's caches."""
+        """``x`` [T, D] (normed) at the positions of ``run`` -> [T, D]; writes this layer's caches."""
         prefix = "layers.%d." % layer.number
         freqs = self.long if layer.ratio else self.plain
         low_rank, query = self.queries(prefix, x, run.positions, freqs)
@@ -58,7 +64,7 @@ class TextAttention:
         key_positions = torch.cat([before_positions, run.positions])
         state.write_window(layer.number, own, run.positions)
         if layer.owns_kv:
-            self._compress(layer, prefix, x, state, run.positions)
+            self.publish(layer, x, state, run)
         if layer.kv_source is None:
             entries = keys.new_zeros(0, keys.shape[1])
             chosen = torch.zeros(x.shape[0], 0, dtype=torch.bool, device=x.device)
@@ -68,6 +74,7 @@ class TextAttention:
             chosen = run.selected[layer.index_source or 0]
             entries = state.entries[layer.kv_source][: chosen.shape[1]]
         mask = window_mask(run.positions, key_positions, self.config.sliding_window)
+        mask = mask & (key_positions >= state.first(layer.number))
         out = attend(query, keys, mask, entries, chosen, self.params[prefix + "attn.attn_sink"])
         return self.output(prefix, rotate(out, run.positions, freqs, inverse=True))
 
@@ -106,15 +113,19 @@ class TextAttention:
         middle = torch.einsum("tgi,goi->tgo", groups, weight).flatten(1)
         return params.linear(prefix + "attn.wo_b", params.quantized_input(middle))
 
-    def _compress(self, layer: Layer, prefix: str, x: torch.Tensor, state: State, positions: torch.Tensor) -> None:
-        """Append the entries and index keys of the groups that this chunk completes."""
+    def publish(self, layer: Layer, x: torch.Tensor, state: State, run: Forward) -> None:
+        """Append the entries and index keys of the groups that the rows ``x`` [T, D] of this forward complete, once."""
         config, params, number = self.config, self.params, layer.number
+        if number in run.published:
+            return
+        run.published.add(number)
+        prefix = "layers.%d." % number
         name = prefix + "attn.compressor."
         start, end = state.length // layer.ratio, (state.length + x.shape[0]) // layer.ratio
         if layer.ratio == 1:
             latent = params.linear(name + "wkv", x)
         else:
-            latent = self._open_groups(name, x, state, number, positions)[: end - start].to(x.dtype)
+            latent = self._open_groups(name, x, state, number, run.positions)[: end - start].to(x.dtype)
         latent = rms_norm(latent, params[name + "norm.weight"], config.rms_norm_eps)
         places = torch.arange(start, end, device=x.device) * layer.ratio
         index = params.linear(prefix + "attn.indexer.wk", latent)
@@ -146,7 +157,7 @@ class TextAttention:
         """The entries that each query attends, for this layer and those that reuse its choice."""
         config, params = self.config, self.params
         source = layer.kv_source if layer.kv_source is not None else layer.number
-        count = (state.length + x.shape[0]) // layer.ratio
+        count = run.end // layer.ratio
         visible = (run.positions + 1) // layer.ratio
         allowed = selection.below(visible, count)
         query = params.linear(prefix + "attn.indexer.wq_b", params.quantized_input(low_rank))

@@ -206,7 +206,7 @@ def attention(number: int, count: int) -> tuple[float, float]:
     if layer.ratio:
         module.compressor.register_forward_hook(lambda _, given, out: seen.append(out[0][0, 0]))
     other = module(x[None], both, positions[None], mask)[0][0]
-    mine = OURS.attention(layer, x, state, Forward(positions))
+    mine = OURS.attention(layer, x, state, Forward(positions, count))
     return largest(mine, other), largest(state.entries[number], seen[0]) if layer.ratio else 0.0
 
 
