@@ -134,9 +134,7 @@ def read(source: Source, vision: VisionConfig) -> Picture:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            opened = source if isinstance(source, Image.Image) else Image.open(_stream(source), formats=FORMATS)
-            _check(opened, name)
-            rgb = _rgb(opened)
+            rgb = _decoded(source, name)
         except DeepInferError:
             raise
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
@@ -146,6 +144,18 @@ def read(source: Source, vision: VisionConfig) -> Picture:
             raise ImageRefused(what, fix="give a whole file in one of %s" % ", ".join(FORMATS)) from error
     grid = plan(rgb.width, rgb.height, vision)
     return Picture(grid, patches(resize(rgb, grid), vision.patch_size))
+
+
+def _decoded(source: Source, name: str) -> Image:
+    """The first frame in RGB. A file is closed whatever happens, an image of Pillow is left to its owner."""
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        _check(source, name)
+        return _rgb(source)
+    with Image.open(_stream(source), formats=FORMATS) as opened:
+        _check(opened, name)
+        return _rgb(opened)
 
 
 def _name(source: Source) -> str:

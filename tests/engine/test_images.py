@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import random
 import struct
 import sys
+import warnings
 import zlib
 from dataclasses import replace
 
@@ -189,6 +191,19 @@ def test_a_path_bytes_and_an_image_are_the_same(tmp_path):
     assert one.patches.shape == (one.grid.rows * one.grid.columns, 588)
     for other in (path, str(path), path.read_bytes(), Image.open(path)):
         assert torch.equal(read(other, SMALL).patches, one.patches)
+
+
+def test_a_file_is_closed_also_when_it_is_refused(tmp_path):
+    animated, large = tmp_path / "two.gif", tmp_path / "large.png"
+    noise(90, 85).save(animated, save_all=True, append_images=[noise(90, 85, seed=2)])
+    large.write_bytes(png_header(1 << 14, (1 << 12) + 1))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", ResourceWarning)
+        read(animated, SMALL)
+        with pytest.raises(ImageRefused):
+            read(large, SMALL)
+        gc.collect()
+    assert [str(one.message) for one in seen] == []
 
 
 WHOLE = encoded(noise(120, 90))
