@@ -53,10 +53,10 @@ def compare(name: str, op: Op, case: Case, outputs: dict[str, torch.Tensor]) -> 
                 detail = "%s%s is %r, not %r" % (key, list(where), got[where].item(), wanted[where].item())
                 return Outcome(name, case.label, False, float("inf"), detail)
             continue
-        error = (got.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(1e-30)
-        worst = max(worst, float(error))
-        if not worst <= op.contract.tolerance:  # NaN never passes
-            return Outcome(name, case.label, False, worst, "%s: relative error %.3g" % (key, worst))
+        error = float((got.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(1e-30))
+        if not error <= op.contract.tolerance:  # NaN never passes, and max() would lose it
+            return Outcome(name, case.label, False, error, "%s: relative error %.3g" % (key, error))
+        worst = max(worst, error)
     return Outcome(name, case.label, True, worst)
 
 

@@ -120,9 +120,7 @@ def test_a_host_without_torch_or_device_is_refused(monkeypatch):
         ([3.0, 4.0], True, 0.0),
         ([3.0, 4.04], True, 0.008),
         ([3.0, 4.1], False, 0.02),
-        # compare() takes the larger of 0 and NaN, which is 0. Evidence is bound to that file: mend it together with a
-        # new run on the device. No op has a tolerance yet.
-        pytest.param([3.0, float("nan")], False, None, marks=pytest.mark.xfail(strict=True, reason="NaN passes")),
+        ([3.0, float("nan")], False, None),
     ],
 )
 def test_a_tolerance_is_relative_to_the_whole_output(got, passed, worst):

@@ -5,12 +5,12 @@ Both read the same taps of our text model. Run in an environment of its own, see
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+import verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/engine"), str(ROOT / "tests/oracles")]
@@ -26,6 +26,8 @@ from deepinfer.engine.model.text import TextModel
 
 CONTEXTS = (1, 2, 7, 15, 16, 17, 22, 23, 64, 100, 149, 150)
 SEEDS = (3, 4, 5)
+AT_MOST = {"max_abs_logit_off": 1e-4, "max_abs_confidence_off": 1e-4}
+AT_LEAST = {"argmax_agreement_off": 1.0, "argmax_agreement_on": 0.99}
 
 
 def their_model(tensors: dict[str, torch.Tensor]) -> Any:
@@ -75,7 +77,7 @@ def their_proposal(oracle: Any, taps: torch.Tensor, anchor: int, drafts: list[in
 
 
 @torch.no_grad()
-def main() -> None:
+def main() -> int:
     shape, measured = config(), {}
     exact = theirs.quantize_cache
     for name, kv_quant in (("off", False), ("on", True)):
@@ -102,8 +104,8 @@ def main() -> None:
         measured["max_abs_confidence_%s" % name] = confidence
         measured["rows_within_1e-4_%s" % name] = close / rows
         measured["argmax_agreement_%s" % name] = agree / rows
-    print(json.dumps(measured))
+    return verdict.say(measured, AT_MOST, AT_LEAST)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

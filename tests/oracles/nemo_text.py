@@ -5,12 +5,12 @@ Run in an environment of its own, see tests/oracles/README.md.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+import verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/engine")]
@@ -25,6 +25,8 @@ from transformers import PreTrainedTokenizerFast
 
 from deepinfer.engine.model.state import State
 
+AT_MOST = {"max_abs_kv_quant_off": 1e-4}
+AT_LEAST = {"argmax_agreement_off": 1.0, "argmax_agreement_on": 0.99}
 PROMPTS = ((8, 1), (33, 2), (64, 3), (100, 4), (150, 5), (200, 6))
 
 
@@ -67,7 +69,7 @@ def their_model(tensors: dict[str, torch.Tensor]) -> Any:
 
 
 @torch.no_grad()
-def main() -> None:
+def main() -> int:
     worst: dict[str, float] = {}
     for kv_quant in (False, True):
         original = theirs.quantize_cache
@@ -91,8 +93,8 @@ def main() -> None:
         worst["rows_within_1e-4_%s" % name] = close / rows
         worst["argmax_agreement_%s" % name] = agree / rows
         theirs.quantize_cache = original
-    print(json.dumps(worst))
+    return verdict.say(worst, AT_MOST, AT_LEAST)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

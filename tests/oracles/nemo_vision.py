@@ -5,12 +5,13 @@ Run in an environment of its own, see tests/oracles/README.md.
 
 from __future__ import annotations
 
-import json
 import random
+import sys
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+import verdict
 from nemo_automodel.components.models.common import BackendConfig
 from nemo_automodel.components.models.deepseek_v41 import attention as theirs
 from nemo_automodel.components.models.deepseek_v41 import processing
@@ -31,6 +32,14 @@ from deepinfer.engine.model.state import State
 from deepinfer.engine.model.vision import VisionModel
 
 IMAGE = 505
+AT_MOST = {
+    "grids_that_differ_of_30000": 0,
+    "pixel_values_that_differ": 0,
+    "max_abs_tower": 1e-5,
+    "max_abs_aligner": 1e-5,
+    "max_abs_logits_kv_quant_off": 1e-4,
+}
+AT_LEAST = {"argmax_agreement_off": 1.0, "argmax_agreement_on": 0.99}
 RELEASED = VisionConfig(32, 1024, 16, 2816, 14, 10000.0, 3, 1024, 295936, None)
 MODES = ("RGB", "RGB", "L", "RGBA", "P")
 SIZES = ((150, 100), (60, 200), (300, 90), (7, 7))
@@ -104,7 +113,7 @@ def prompt(pictures: list[Picture], between: int) -> tuple[torch.Tensor, torch.T
 
 
 @torch.no_grad()
-def main() -> None:
+def main() -> int:
     result: dict[str, float] = {"grids_that_differ_of_30000": geometry(10000)}
     result["pixel_values"], result["pixel_values_that_differ"] = pixels(60)
     whole = configuration.parse(tiny_values())
@@ -129,7 +138,7 @@ def main() -> None:
             theirs.quantize_cache = lambda values, **_: values
         result.update(logits(ours, oracle, pictures, kv_quant))
         theirs.quantize_cache = original
-    print(json.dumps(result))
+    return verdict.say(result, AT_MOST, AT_LEAST)
 
 
 def logits(ours: VisionModel, oracle: Any, pictures: list[Picture], kv_quant: bool) -> dict[str, float]:
@@ -162,4 +171,4 @@ def logits(ours: VisionModel, oracle: Any, pictures: list[Picture], kv_quant: bo
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

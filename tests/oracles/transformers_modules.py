@@ -6,11 +6,11 @@ environment of its own, see tests/oracles/README.md.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import torch
+import verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/engine")]
@@ -217,9 +217,7 @@ def main() -> int:
     found = {**norm(), **rotary(), **hyper_connections(), **index_scores(), **experts()}
     found["compressed entries, ratio 2"] = entries
     found["attention, window"], found["attention, window and entries"] = window, both
-    beyond = [name for name, limit in TOLERANCE.items() if not found[name] <= limit]
-    print(json.dumps({"measured": found, "beyond_tolerance": beyond}, indent=1))
-    return 1 if beyond else 0
+    return verdict.say(found, TOLERANCE)
 
 
 if __name__ == "__main__":
