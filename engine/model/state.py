@@ -34,6 +34,7 @@ class State:
         self.capacity = capacity
         self.backtrack = backtrack
         self.length = 0
+        self.furthest = 0  # of the lengths that a rewind left behind
         self.kept_from = 0
         self.ring = config.sliding_window + backtrack
         count = config.num_hidden_layers + config.num_nextn_predict_layers
@@ -90,7 +91,9 @@ class State:
         self.dead[positions % self.id_ring] = dead[-self.id_ring :]
 
     def rewind(self, length: int) -> None:
-        """Forget the tokens from ``length`` on: at most ``backtrack`` of them."""
-        if not 0 <= self.length - length <= self.backtrack or length < 0:
-            raise ValueError("cannot rewind from %d to %d with backtrack %d" % (self.length, length, self.backtrack))
+        """Forget the tokens from ``length`` on; the buffers reach ``backtrack`` tokens back from the furthest written."""
+        self.furthest = max(self.furthest, self.length)
+        if not 0 <= length <= self.length or self.furthest - length > self.backtrack:
+            what = (self.length, length, self.furthest, self.backtrack)
+            raise ValueError("cannot rewind from %d to %d: %d were written, and backtrack is %d" % what)
         self.length = length

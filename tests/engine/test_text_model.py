@@ -70,6 +70,10 @@ def test_rewinding_further_than_the_buffers_reach_is_refused(tiny, ids):
         with pytest.raises(ValueError, match="cannot rewind"):
             state.rewind(length)
     assert state.length == 20
+    state.rewind(17)
+    with pytest.raises(ValueError, match="20 were written, and backtrack is 6"):
+        state.rewind(13)  # 4 tokens back, but 7 from what the ring holds
+    state.rewind(14)
 
 
 def test_a_full_state_takes_no_more(tiny, ids):
