@@ -91,7 +91,7 @@ class State:
         self.dead[positions % self.id_ring] = dead[-self.id_ring :]
 
     def rewind(self, length: int) -> None:
-        """Forget the tokens from ``length`` on; the buffers reach ``backtrack`` tokens back from the furthest written."""
+        """Forget the tokens from ``length`` on: at most ``backtrack`` back from the furthest that was written."""
         self.furthest = max(self.furthest, self.length)
         if not 0 <= length <= self.length or self.furthest - length > self.backtrack:
             what = (self.length, length, self.furthest, self.backtrack)
