@@ -99,15 +99,19 @@ def _inspect(options: Namespace) -> int:
         "layers": text.num_hidden_layers,
         "draft_layers": text.num_nextn_predict_layers,
         "tensors": len(needed),
-        "payload_bytes": sum(by_part.values()),
+        "parameters": sum(size.parameters for size in by_part.values()),
+        "payload_bytes": sum(size.bytes for size in by_part.values()),
         **found,
-        "parts": by_part,
+        "parts": {part: size._asdict() for part, size in by_part.items()},
     }
     if options.json:
         _print_json(document)
         return 0
-    rows = {key.replace("_", " "): value for key, value in document.items() if key != "parts"}
-    _rows({**rows, **{"bytes of " + part: size for part, size in by_part.items()}})
+    _rows({key.replace("_", " "): value for key, value in document.items() if key != "parts"})
+    width = max(map(len, by_part))
+    print("\n%-*s  %8s  %16s  %16s" % (width, "part", "tensors", "parameters", "bytes"))
+    for part, size in by_part.items():
+        print(f"{part:<{width}}  {size.tensors:>8,}  {size.parameters:>16,}  {size.bytes:>16,}")
     return 0
 
 

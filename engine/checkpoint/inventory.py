@@ -39,6 +39,11 @@ class Tensor(NamedTuple):
         """Payload bytes."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
+    @property
+    def parameters(self) -> int:
+        """Trained values: two in a byte of packed FP4, none in scales."""
+        return prod(self.shape) * {"F8_E8M0": 0, "I8": 2}.get(self.dtype, 1)
+
 
 def tensors(config: Config) -> Iterator[Tensor]:
     """All of them, each once: the backbone, its Engram parts, the draft layers, vision."""
@@ -57,11 +62,20 @@ def tensors(config: Config) -> Iterator[Tensor]:
     yield from _vision(config.vision, text.hidden_size)
 
 
-def parts(found: Iterable[Tensor]) -> dict[str, int]:
-    """Bytes by part, all parts, in the order of matrix/model.toml."""
-    total = dict.fromkeys(PARTS, 0)
+class Size(NamedTuple):
+    """What a part amounts to. Scales are bytes of it, and no parameters."""
+
+    tensors: int = 0
+    parameters: int = 0
+    bytes: int = 0
+
+
+def parts(found: Iterable[Tensor]) -> dict[str, Size]:
+    """Sizes by part, all parts, in the order of matrix/model.toml."""
+    total = dict.fromkeys(PARTS, Size())
     for tensor in found:
-        total[tensor.part] += tensor.bytes
+        count, parameters, size = total[tensor.part]
+        total[tensor.part] = Size(count + 1, parameters + tensor.parameters, size + tensor.bytes)
     return total
 
 

@@ -12,7 +12,7 @@ from deepinfer.engine.checkpoint import coverage, json_file, shards, tokenizer
 from deepinfer.engine.checkpoint.config import Config
 from deepinfer.engine.checkpoint.errors import ConfigRefused, Problem, Refused, ValueRefused
 from deepinfer.engine.checkpoint.fields import FILE
-from deepinfer.engine.checkpoint.inventory import parts, tensors
+from deepinfer.engine.checkpoint.inventory import tensors
 from deepinfer.engine.checkpoint.shards import COPY, Files, Stored
 
 if TYPE_CHECKING:
@@ -54,11 +54,6 @@ def verify(folder: Path, *, values: bool = True, progress: Progress | None = Non
     payload = files.payload() if files else 0
     shard_count = len(set(files.index.values())) if files else 0
     return Report(folder, config, count, payload, shard_count, searched, tuple(problems))
-
-
-def by_part(report: Report) -> dict[str, int]:
-    """Bytes by part that the configuration implies; empty if it was refused."""
-    return parts(tensors(report.config)) if report.config else {}
 
 
 def _config(folder: Path, problems: list[Problem]) -> Config | None:

@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="not run: torch is not installed")
 from deepinfer.engine.checkpoint import cli, download
 from deepinfer.engine.checkpoint.errors import DownloadFailed, PackageMissing
 from deepinfer.engine.checkpoint.tiny import make
-from deepinfer.engine.checkpoint.verify import by_part, verify
+from deepinfer.engine.checkpoint.shards import open_files
 
 H200 = "150754820096"
 
@@ -32,7 +32,9 @@ def test_inspect_released(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(out)
     assert (status, err, document["schema"]) == (0, "", 1)
     assert (document["tensors"], document["payload_bytes"]) == (96085, 510286023000)
-    assert sum(document["parts"].values()) == 510286023000
+    assert document["parameters"] == 763205315794
+    for field, total in (("bytes", 510286023000), ("parameters", 763205315794), ("tensors", 96085)):
+        assert sum(part[field] for part in document["parts"].values()) == total
     status, out, _ = run(capsys, "inspect", "--released")
     assert status == 0 and "96,085" in out and "7,932,874,632" in out
 
@@ -42,7 +44,11 @@ def test_inspect_a_folder(capsys: pytest.CaptureFixture[str], tiny: Path) -> Non
     document = json.loads(out)
     assert status == 0
     assert (document["tensors"], document["stored_tensors"], document["shards"]) == (962, 962, 3)
-    assert document["parts"] == by_part(verify(tiny, values=False))
+    stored = open_files(tiny).stored
+    assert sum(part["tensors"] for part in document["parts"].values()) == len(stored)
+    assert sum(part["bytes"] for part in document["parts"].values()) == sum(
+        one.end - one.begin for one in stored.values()
+    )
 
 
 def test_verify_right_and_wrong(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:

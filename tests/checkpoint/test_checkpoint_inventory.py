@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from deepinfer.engine.checkpoint import config as configuration
-from deepinfer.engine.checkpoint.inventory import parts, tensors
+from deepinfer.engine.checkpoint.inventory import BACKBONE, parts, tensors
 from deepinfer.engine.checkpoint.names import Parameter, parameter
 from deepinfer.engine.checkpoint.primes import is_prime, table_primes, table_rows
 from deepinfer.engine.checkpoint.released import released_config
@@ -23,9 +23,21 @@ def test_the_release_has_its_published_size() -> None:
     assert sum(tensor.bytes for tensor in RELEASED) == 510286023000
 
 
+def test_parameters_are_those_that_are_published() -> None:
+    """552 B in the backbone and 196 B in the Engram tables; scales are no parameters, a byte of FP4 holds two."""
+    found = parts(RELEASED)
+    backbone = found["routed experts (FP4 and scales)"], found[BACKBONE]
+    assert round(sum(size.parameters for size in backbone) / 1e9) == 552
+    assert found["Engram tables (FP8 and scales)"].parameters == 196_613_849_600
+    assert found["routed experts (FP4 and scales)"].parameters == 40 * 384 * 3 * 2304 * 5120
+
+
 def test_parts_are_those_of_the_matrix() -> None:
     model = load_index()["model"]
-    assert parts(RELEASED) == {part["name"]: part["bytes"] for part in model["parts"]}
+    found = parts(RELEASED)
+    assert {name: size.bytes for name, size in found.items()} == {
+        part["name"]: part["bytes"] for part in model["parts"]
+    }
     assert list(parts(RELEASED)) == [part["name"] for part in model["parts"]]
 
 

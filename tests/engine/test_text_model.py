@@ -51,6 +51,15 @@ def test_any_chunking_is_the_same_function(name, tiny, ids, whole):
     assert (logits(tiny, ids, CHUNKS[name]) - whole).abs().max() < ABSOLUTE
 
 
+@pytest.mark.parametrize("name", CHUNKS)
+def test_with_key_rounding_chunks_choose_the_same_tokens(name, ids):
+    """A key on the edge between two codes may fall either way and move a row by any amount: judged by the choices."""
+    rounded = model(3, kv_quant=True)
+    expected, found = logits(rounded, ids, [LENGTH]), logits(rounded, ids, CHUNKS[name])
+    assert (found.argmax(-1) == expected.argmax(-1)).float().mean() >= 0.99
+    assert ((found - expected).abs().amax(-1) < ABSOLUTE).float().mean() >= 0.5
+
+
 @pytest.mark.parametrize("start", [16, 33, 100, 101])
 def test_rewinding_forgets_exactly_what_was_rejected(start, tiny, ids, whole):
     state = State(tiny.config, LENGTH)
