@@ -15,8 +15,9 @@ pytest.importorskip("torch", reason="not run: torch is not installed")
 
 from deepinfer.engine.checkpoint import cli, download
 from deepinfer.engine.checkpoint.errors import DownloadFailed, PackageMissing
-from deepinfer.engine.checkpoint.tiny import make
 from deepinfer.engine.checkpoint.shards import open_files
+from deepinfer.engine.checkpoint.tiny import make
+from deepinfer.engine.checkpoint.verify import verify
 
 H200 = "150754820096"
 
