@@ -103,7 +103,7 @@ def test_peak_memory_is_within_four_mebibytes_of_a_bare_interpreter(bare):
 
 def old_python() -> str:
     """A Python 3.8 that starts: a shim of pyenv may be on PATH and start nothing."""
-    roots = [os.environ.get("PYENV_ROOT", ""), str(Path.home() / ".pyenv"), "/root/.pyenv", "/opt/pyenv"]
+    roots = [os.environ.get("PYENV_ROOT", ""), str(Path.home() / ".pyenv"), "/opt/pyenv"]
     found = [str(path) for root in roots if root for path in sorted(Path(root).glob("versions/3.8*/bin/python3.8"))]
     for path in (shutil.which("python3.8"), *found):
         if path and subprocess.run([path, "-V"], capture_output=True).returncode == 0:
