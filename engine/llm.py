@@ -55,9 +55,9 @@ class LLM:
         self.loaded.text.replay = bounded(self.config.text, replay)
         self.dtype = dtype
         self.drafts = drafts
-        self.max_model_len = max_model_len or self.config.text.max_position_embeddings
-        if not 1 <= self.max_model_len <= self.config.text.max_position_embeddings:
-            limit = self.config.text.max_position_embeddings
+        limit = self.config.text.max_position_embeddings
+        self.max_model_len = limit if max_model_len is None else max_model_len
+        if not 1 <= self.max_model_len <= limit:
             raise UsageError("max_model_len is %d" % self.max_model_len, fix="from 1 to %d" % limit)
 
     @torch.no_grad()

@@ -108,6 +108,12 @@ def test_the_longest_prompt_leaves_room_for_one_token(folder):
     assert "8 tokens" in over.error
 
 
+@pytest.mark.parametrize("length", [0, -1, 10**9])
+def test_a_length_that_the_model_does_not_have_is_refused(folder, length):
+    with pytest.raises(UsageError, match="max_model_len is %d" % length):
+        LLM(folder, max_model_len=length)
+
+
 def test_prompts_and_parameters_must_pair_up(llm):
     with pytest.raises(UsageError, match="2 prompts and 1"):
         llm.generate([[5], [6]], [GREEDY])
