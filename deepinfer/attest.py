@@ -167,7 +167,7 @@ def _on_device(library: str) -> Callable[[int], Any]:
     from deepinfer.engine.attest.device_ops import DeviceOps
     from deepinfer.engine.ops import conformance
 
-    return lambda seed: conformance.run(DeviceOps(library), "cuda", device, seed)  # type: ignore[arg-type]
+    return lambda seed: conformance.run(DeviceOps(library), "cuda", device, seed)
 
 
 def _wheel(gate: str, run: Run, runner: Callable[..., Any] | None) -> str:
@@ -207,7 +207,10 @@ def _native(entry: dict[str, Any]) -> Callable[[int], Any]:
     from deepinfer.engine.attest.run import cuda_ready
 
     device = cuda_ready()
-    return lambda seed: conformance.run(module, "cuda", device, seed)
+    from deepinfer.engine.attest.device_ops import DeviceOps
+
+    kernels = DeviceOps(str(module.__file__))  # the artifact holds them under the same C names
+    return lambda seed: conformance.run(kernels, "cuda", device, seed)
 
 
 def _print(document: dict[str, Any], path: Path) -> None:

@@ -8,16 +8,10 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from deepinfer.errors import DeepInferError
+from deepinfer.engine.ops.launch import LaunchFailed
 
 if TYPE_CHECKING:
     import torch
-
-
-class LaunchFailed(DeepInferError):
-    """A kernel was refused by its launcher, or saw values that its contract does not allow."""
-
-    code = "DI421"
 
 
 class DeviceOps:
@@ -26,6 +20,17 @@ class DeviceOps:
     def __init__(self, library: str) -> None:
         self.library = ctypes.CDLL(library)
         self.library.deepinfer_cuda_error_name.restype = ctypes.c_char_p
+
+    def kernel(self, name: str) -> Any:
+        """The C function ``deepinfer_cuda_<name>``. Raises :class:`LaunchFailed` if the library has none."""
+        try:
+            return getattr(self.library, "deepinfer_cuda_" + name)
+        except AttributeError:
+            raise LaunchFailed("the library has no kernel %s" % name, fix="build it again from these sources") from None
+
+    def error_name(self, code: int) -> str:
+        """The name of a ``cudaError_t``."""
+        return str(self.library.deepinfer_cuda_error_name(code).decode("ascii", "replace"))
 
     def dequant_fp8_block(
         self, weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, block_rows: int, *, stream: int = 0
@@ -44,12 +49,10 @@ class DeviceOps:
         rows, columns = out.shape
         words: list[Any] = [_address(weight), _address(scale), _address(out), int(out.element_size() == 4)]
         words += [ctypes.c_int64(rows), ctypes.c_int64(columns), *extra, _address(status), ctypes.c_void_p(stream)]
-        code = getattr(self.library, "deepinfer_cuda_" + name)(*words)
+        code = self.kernel(name)(*words)
         if code != 0:
-            said = self.library.deepinfer_cuda_error_name(code).decode("ascii", "replace")
-            raise LaunchFailed(
-                "%s was not launched: %s" % (name, said), fix="report it with the shape %s" % list(out.shape)
-            )
+            what = "%s was not launched: %s" % (name, self.error_name(code))
+            raise LaunchFailed(what, fix="report it with the shape %s" % list(out.shape))
         flags = status.cpu().tolist()[0]  # waits for the kernel
         if flags:
             raise LaunchFailed("%s met NaN codes (flags %d) where no case has any" % (name, flags), fix="report it")

@@ -10,17 +10,25 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = dict[str, torch.Tensor]
+    Scalars = dict[str, int | float]
     Implementation = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One tensor of an op. ``shape`` is in the words of the contract; ``intent`` is ``in`` or ``out``."""
+    """One tensor of an op.
+
+    ``shape`` is ``[T, C / 32], in words``: what is in the brackets is checked (:mod:`deepinfer.engine.ops.launch`),
+    what follows is for the reader. ``intent`` is ``in``, ``out``, ``inout`` or ``work`` (scratch memory; nothing is
+    promised of it). ``tolerance`` overrides the contract's for this output; ``optional`` arguments may be absent.
+    """
 
     name: str
     shape: str
     dtypes: tuple[str, ...]
     intent: str = "in"
+    tolerance: float | None = None
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,22 @@ class Contract:
     tolerance: float = 0.0
     ties: str = "none occur"
 
+    def bound(self, output: str) -> float:
+        """The tolerance of one output."""
+        own = next((argument.tolerance for argument in self.arguments if argument.name == output), None)
+        return self.tolerance if own is None else own
+
 
 @dataclass(frozen=True)
 class Case:
-    """One set of inputs. ``inputs`` are tensors, ``scalars`` plain numbers, ``out`` the outputs' dtype by name."""
+    """One set of inputs. ``inputs`` are tensors, ``scalars`` plain numbers, ``out`` shape and dtype of each output.
+
+    Scratch memory is listed in ``out`` too: it is poisoned like an output, and not compared.
+    """
 
     label: str
     inputs: Tensors
-    scalars: dict[str, int]
+    scalars: Scalars
     out: dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -52,10 +68,10 @@ class Op:
 
     ``reference(inputs, scalars) -> outputs`` is torch in fp32 or fp64, written to be read, on any torch device.
     ``cases(generator, device)`` draws fresh random inputs. ``native`` maps a kind of artifact (``cpu``, ``cuda``) to
-    ``f(module, inputs, outputs, scalars)``, which fills the outputs.
+    ``f(module, inputs, outputs, scalars)``, which fills the outputs. An op without one runs by its reference.
     """
 
     contract: Contract
-    reference: Callable[[Tensors, dict[str, int]], Tensors]
+    reference: Callable[[Tensors, Scalars], Tensors]
     cases: Callable[[torch.Generator, str], Iterator[Case]]
     native: dict[str, Implementation] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from deepinfer.engine.ops.contract import Argument, Case, Contract, Op
 from deepinfer.engine.ops.registry import register
 
 if TYPE_CHECKING:
-    from deepinfer.engine.ops.contract import Tensors
+    from deepinfer.engine.ops.contract import Scalars, Tensors
 
 GROUP = 32  # columns that share a scale
 _SHAPES = ((1, 32), (3, 64), (32, 32), (33, 96), (64, 4096), (257, 512))
@@ -46,14 +46,14 @@ def _scales(scale: torch.Tensor, rows: int, block_rows: int) -> torch.Tensor:
     return power.repeat_interleave(block_rows, 0)[:rows].repeat_interleave(GROUP, 1)
 
 
-def fp8_reference(inputs: Tensors, scalars: dict[str, int]) -> Tensors:
+def fp8_reference(inputs: Tensors, scalars: Scalars) -> Tensors:
     """``weight`` uint8 [R, C], ``scale`` uint8 [ceil(R / block_rows), C / 32] -> ``out`` fp64 [R, C]."""
     weight = inputs["weight"]
     value = e4m3_values().to(weight.device)[weight.long()]
-    return {"out": value * _scales(inputs["scale"], weight.shape[0], scalars["block_rows"])}
+    return {"out": value * _scales(inputs["scale"], weight.shape[0], int(scalars["block_rows"]))}
 
 
-def fp4_reference(inputs: Tensors, scalars: dict[str, int]) -> Tensors:
+def fp4_reference(inputs: Tensors, scalars: Scalars) -> Tensors:
     """``weight`` uint8 [R, C / 2] (low nibble: even column), ``scale`` uint8 [R, C / 32] -> ``out`` fp64 [R, C]."""
     packed = inputs["weight"].long()
     codes = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(1)
@@ -95,12 +95,12 @@ def _stream(tensor: torch.Tensor) -> int:
     return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
 
 
-def _fp8_native(module: ModuleType, inputs: Tensors, outputs: Tensors, scalars: dict[str, int]) -> None:
+def _fp8_native(module: ModuleType, inputs: Tensors, outputs: Tensors, scalars: Scalars) -> None:
     weight, out = inputs["weight"], outputs["out"]
     module.dequant_fp8_block(weight, inputs["scale"], out, scalars["block_rows"], stream=_stream(weight))
 
 
-def _fp4_native(module: ModuleType, inputs: Tensors, outputs: Tensors, scalars: dict[str, int]) -> None:
+def _fp4_native(module: ModuleType, inputs: Tensors, outputs: Tensors, scalars: Scalars) -> None:
     weight, out = inputs["weight"], outputs["out"]
     module.dequant_fp4_row(weight, inputs["scale"], out, stream=_stream(weight))
 
