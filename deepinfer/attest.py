@@ -165,9 +165,17 @@ def _on_device(library: str) -> Callable[[int], Any]:
 
     device = cuda_ready()
     from deepinfer.engine.attest.device_ops import DeviceOps
+
+    return lambda seed: _suite(DeviceOps(library), device, seed)
+
+
+def _suite(kernels: Any, device: str, seed: int) -> Any:
+    """Native versions and references on ``device``."""
+    from itertools import chain
+
     from deepinfer.engine.ops import conformance
 
-    return lambda seed: conformance.run(DeviceOps(library), "cuda", device, seed)
+    return chain(conformance.run(kernels, "cuda", device, seed), conformance.references(device, seed))
 
 
 def _wheel(gate: str, run: Run, runner: Callable[..., Any] | None) -> str:
@@ -210,7 +218,7 @@ def _native(entry: dict[str, Any]) -> Callable[[int], Any]:
     from deepinfer.engine.attest.device_ops import DeviceOps
 
     kernels = DeviceOps(str(module.__file__))  # the artifact holds them under the same C names
-    return lambda seed: conformance.run(kernels, "cuda", device, seed)
+    return lambda seed: _suite(kernels, device, seed)
 
 
 def _print(document: dict[str, Any], path: Path) -> None:

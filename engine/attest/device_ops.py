@@ -19,7 +19,6 @@ class DeviceOps:
 
     def __init__(self, library: str) -> None:
         self.library = ctypes.CDLL(library)
-        self.library.deepinfer_cuda_error_name.restype = ctypes.c_char_p
 
     def kernel(self, name: str) -> Any:
         """The C function ``deepinfer_cuda_<name>``. Raises :class:`LaunchFailed` if the library has none."""
@@ -29,8 +28,13 @@ class DeviceOps:
             raise LaunchFailed("the library has no kernel %s" % name, fix="build it again from these sources") from None
 
     def error_name(self, code: int) -> str:
-        """The name of a ``cudaError_t``."""
-        return str(self.library.deepinfer_cuda_error_name(code).decode("ascii", "replace"))
+        """The name of a ``cudaError_t``; its number where the library holds single kernels and cannot say."""
+        try:
+            name = self.library.deepinfer_cuda_error_name
+        except AttributeError:
+            return "cudaError %d" % code
+        name.restype = ctypes.c_char_p
+        return str(name(code).decode("ascii", "replace"))
 
     def dequant_fp8_block(
         self, weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, block_rows: int, *, stream: int = 0

@@ -16,6 +16,7 @@ from deepinfer.probes.artifact import device_code
 
 if TYPE_CHECKING:
     from deepinfer.engine.ops.conformance import Outcome
+    from deepinfer.engine.ops.contract import Contract
 
 
 class NoTorch(DeepInferError):
@@ -92,26 +93,34 @@ def build(run: Run, library: Path, architectures: Iterable[str], note: str) -> N
 
 
 def conformance(run: Run, outcomes: Callable[[int], Iterable[Outcome]], seed: int | None = None) -> None:
-    """Gate ``conformance``: one check per registered op; ``outcomes(seed)`` runs the suite."""
+    """Gate ``conformance``: one check per op that runs or should; ``outcomes(seed)`` runs the suite.
+
+    ``op.NAME`` is a native version; an op that has none for this target is listed, one that has none at all is not.
+    ``reference.NAME`` is the torch reference on this device.
+    """
     from deepinfer.engine.ops.registry import load_all
 
     ops = load_all()
     seed = time.time_ns() % 2**31 if seed is None else seed
-    rows: dict[str, list[Outcome]] = {}
+    rows: dict[tuple[str, str], list[Outcome]] = {("op", name): [] for name, op in ops.items() if op.native}
     for outcome in outcomes(seed):
-        rows.setdefault(outcome.op, []).append(outcome)
-    for name in sorted(ops):
-        found, bound = rows.get(name, []), ops[name].contract.tolerance
-        if not found:
+        rows.setdefault((outcome.what, outcome.op), []).append(outcome)
+    for (what, name), found in sorted(rows.items()):
+        if found:
+            _conforms(run, "%s.%s" % (what, name), found, ops[name].contract, seed)
+        else:
             run.check("op." + name, None, note="no native version for this target")
-            continue
-        bad = [item for item in found if not item.passed]
-        worst = max(item.worst for item in found)
-        how = "bit for bit" if bound == 0.0 else "relative"
-        note = "%d cases, seed %d, %s" % (len(found), seed, how)
-        if bad:
-            note += "; %d differ, the first: %s: %s" % (len(bad), bad[0].case, bad[0].detail)
-        run.check("op." + name, not bad, _number(worst), "worst error", _number(bound), note)
+
+
+def _conforms(run: Run, check: str, found: list[Outcome], contract: Contract, seed: int) -> None:
+    bounds = {contract.bound(argument.name) for argument in contract.arguments if argument.intent in ("out", "inout")}
+    bad = [item for item in found if not item.passed]
+    worst = max(item.worst for item in found)
+    how = "bit for bit" if bounds == {0.0} else "relative"
+    note = "%d cases, seed %d, %s" % (len(found), seed, how)
+    if bad:
+        note += "; %d differ, the first: %s: %s" % (len(bad), bad[0].case, bad[0].detail)
+    run.check(check, not bad, _number(worst), "worst error", _number(max(bounds)), note)
 
 
 def _number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +18,17 @@ POISON = float("nan")  # an element that nobody wrote is seen
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case of one op. ``worst`` is the largest error relative to the tolerance's scale; 0 means bit for bit."""
+    """One case of one op. ``worst`` is the largest error relative to the tolerance's scale; 0 means bit for bit.
+
+    ``what`` ran: the native version (``op``) or the reference itself on another device (``reference``).
+    """
 
     op: str
     case: str
     passed: bool
     worst: float
     detail: str = ""
+    what: str = "op"
 
 
 def run(module: Any, kind: str, device: str, seed: int, only: Collection[str] | None = None) -> Iterator[Outcome]:
@@ -38,6 +43,22 @@ def run(module: Any, kind: str, device: str, seed: int, only: Collection[str] | 
             launch.check(op.contract, {**case.inputs, **outputs}, case.scalars)
             implementation(module, case.inputs, outputs, case.scalars)
             yield compare(name, op, case, outputs)
+
+
+def references(device: str, seed: int) -> Iterator[Outcome]:
+    """Run every op's reference on the torch device ``device``, against itself in fp64 on the CPU."""
+    for name, op in sorted(load_all().items()):
+        for case in op.cases(torch.Generator().manual_seed(seed), device):
+            here = op.reference(case.inputs, case.scalars)
+            exact = {key: _exact(tensor) for key, tensor in case.inputs.items()}
+            wide = dataclasses.replace(case, inputs=exact)
+            found = {key: here[key].to("cpu", dtype) for key, (_, dtype) in case.out.items() if key in here}
+            yield dataclasses.replace(compare(name, op, wide, found), what="reference")
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    """fp32 on the CPU as fp64; whatever else stays as it is: bf16 is an input that is rounded by intent."""
+    return tensor.cpu().double() if tensor.dtype == torch.float32 else tensor.cpu()
 
 
 def poisoned(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ class Case:
     label: str
     inputs: Tensors
     scalars: Scalars
-    out: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    out: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 @dataclass

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
+from deepinfer.engine.ops.contract import Argument, Case, Contract, Op
+from deepinfer.engine.ops.draw import integers, normal
 from deepinfer.engine.ops.precision import wide
+from deepinfer.engine.ops.registry import register
+
+if TYPE_CHECKING:
+    from deepinfer.engine.ops.contract import Scalars, Tensors
 
 
 def multipliers(layer_id: int, vocabulary: int, count: int) -> list[int]:
@@ -66,3 +75,81 @@ def inject(
     gate = torch.sigmoid(torch.copysign(dot.abs().clamp_min(1e-6).sqrt(), dot)).unsqueeze(-1)
     mixed = (stream + gate * wide(value).unsqueeze(1)).to(streams.dtype)
     return torch.where(dead[:, None, None], streams, mixed)
+
+
+_FLOATS = ("bfloat16", "float32", "float64")
+_PRIMES = ((101, 103), (107, 109), (113, 127))  # of the cases: small tables, two heads
+
+
+def _rows(inputs: Tensors, scalars: Scalars) -> Tensors:
+    factors = multipliers(int(scalars["layer"]), int(scalars["vocabulary"]), 4)
+    ids, dead = inputs["ids"], inputs["dead"]
+    return {"out": rows(ids, dead, 3, int(scalars["pad"]), factors, _PRIMES)}
+
+
+def _row_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
+    for layer in (1, 14):
+        inputs = {
+            "ids": integers((23,), 0, 99092, generator, device),
+            "dead": torch.rand(23, generator=generator).to(device) < 0.2,
+        }
+        scalars: Scalars = {"layer": layer, "vocabulary": 99092, "pad": 2}
+        yield Case("20 tokens, layer %d" % layer, inputs, scalars, {"out": ((20, 6), torch.int64)})
+
+
+register(
+    Op(
+        Contract(
+            "engram.rows",
+            "table rows of n-grams of 2 to 4 tokens: products xor-ed together, modulo a prime of each head",
+            (
+                Argument("ids", "[3 + T]", ("int64",)),
+                Argument("dead", "[3 + T]", ("bool",)),
+                Argument("out", "[T, 6]", ("int64",), "out"),
+            ),
+            {"layer": "seeds the multipliers", "vocabulary": "of the compressed token map", "pad": "compressed id"},
+            "Engram: n-gram hashing into embedding tables",
+        ),
+        _rows,
+        _row_cases,
+    )
+)
+
+
+def _inject(inputs: Tensors, scalars: Scalars) -> Tensors:
+    streams, keys, value = inputs["streams"], inputs["keys"], inputs["value"]
+    return {"out": inject(streams, keys, value, inputs["weight"], inputs["dead"], scalars["eps"])}
+
+
+def _inject_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
+    inputs = {
+        "streams": normal((6, 4, 96), generator, device),
+        "keys": normal((6, 4, 96), generator, device),
+        "value": normal((6, 96), generator, device),
+        "weight": normal((4, 96), generator, device),
+        "dead": torch.rand(6, generator=generator).to(device) < 0.4,
+    }
+    yield Case("6x4x96", inputs, {"eps": 1e-20}, {"out": ((6, 4, 96), torch.float32)})
+
+
+register(
+    Op(
+        Contract(
+            "engram.inject",
+            "out = streams + sigmoid(signed square root of the normalized product) * value; dead tokens pass",
+            (
+                Argument("streams", "[T, n, D]", _FLOATS),
+                Argument("keys", "[T, n, D]", _FLOATS),
+                Argument("value", "[T, D]", _FLOATS),
+                Argument("weight", "[n, D]", ("float32", "float64")),
+                Argument("dead", "[T]", ("bool",)),
+                Argument("out", "[T, n, D]", _FLOATS, "out"),
+            ),
+            {"eps": "added to the mean squares"},
+            "Engram: gated injection of the looked-up value",
+            tolerance=1e-4,  # the square root is steep at zero
+        ),
+        _inject,
+        _inject_cases,
+    )
+)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
+from deepinfer.engine.ops.contract import Argument, Case, Contract, Op
+from deepinfer.engine.ops.draw import normal, uniform
 from deepinfer.engine.ops.precision import wide
+from deepinfer.engine.ops.registry import register
+
+if TYPE_CHECKING:
+    from deepinfer.engine.ops.contract import Scalars, Tensors
 
 
 def route(
@@ -47,3 +54,72 @@ def experts(
     for slot in range(ids.shape[1]):
         total = total + parts[:, slot]
     return total
+
+
+_FLOATS = ("bfloat16", "float32", "float64")
+
+
+def _route(inputs: Tensors, scalars: Scalars) -> Tensors:
+    ids, weights = route(inputs["x"], inputs["gate"], inputs["bias"], int(scalars["count"]), scalars["scaling"])
+    return {"ids": ids, "weights": weights}
+
+
+def _route_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
+    """Six of 48; experts 7 and 8 are the same, so that they always tie."""
+    gate = normal((48, 64), generator, device) * 0.125
+    bias = normal((9, 48), generator, device) * 0.1
+    gate[8], bias[:, 8] = gate[7], bias[:, 7]
+    inputs = {"x": normal((9, 64), generator, device), "gate": gate, "bias": bias}
+    out = {"ids": ((9, 6), torch.int64), "weights": ((9, 6), torch.float32)}
+    yield Case("6 of 48", inputs, {"count": 6, "scaling": 1.5}, out)
+
+
+register(
+    Op(
+        Contract(
+            "moe.route",
+            "the count best experts by sqrt(softplus(x . gate)) + bias; weights are their scores over the sum",
+            (
+                Argument("x", "[T, D]", _FLOATS),
+                Argument("gate", "[E, D]", _FLOATS),
+                Argument("bias", "[T, E], in the choice alone", ("float32", "float64")),
+                Argument("ids", "[T, count], in order of choice", ("int64",), "out", tolerance=0.0),
+                Argument("weights", "[T, count]", ("float32", "float64"), "out"),
+            ),
+            {"count": "experts per token", "scaling": "factor of the weights"},
+            "Auxiliary-loss-free routing with sqrt-softplus scores",
+            tolerance=1e-5,
+            ties="the lower expert",
+        ),
+        _route,
+        _route_cases,
+    )
+)
+
+
+def _swiglu_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
+    """Values on both sides of the clamp."""
+    inputs = {name: normal((6, 64), generator, device) * 8.0 for name in ("gate", "up")}
+    inputs["weight"] = uniform((6,), 0.0, 1.5, generator, device)
+    yield Case("6x64", inputs, {"limit": 10.0}, {"out": ((6, 64), torch.float32)})
+
+
+register(
+    Op(
+        Contract(
+            "moe.swiglu",
+            "out = weight * silu(min(gate, limit)) * clamp(up, -limit, limit), one rounding",
+            (
+                Argument("gate", "[T, I]", _FLOATS),
+                Argument("up", "[T, I]", _FLOATS),
+                Argument("weight", "[T]", ("float32", "float64")),
+                Argument("out", "[T, I]", _FLOATS, "out"),
+            ),
+            {"limit": "of the clamps"},
+            "GLU variants, arXiv:2002.05202, clamped",
+            tolerance=1e-6,
+        ),
+        lambda inputs, scalars: {"out": swiglu(inputs["gate"], inputs["up"], inputs["weight"], scalars["limit"])},
+        _swiglu_cases,
+    )
+)

@@ -6,7 +6,19 @@ from importlib import import_module
 
 from deepinfer.engine.ops.contract import Op
 
-MODULES = ("dequant",)  # one line per file of ops
+# One line per file of ops, sorted.
+MODULES = (
+    "attention",
+    "compressor",
+    "dequant",
+    "engram",
+    "mhc",
+    "moe",
+    "norm",
+    "quantizers",
+    "rope",
+    "selection",
+)
 _OPS: dict[str, Op] = {}
 
 

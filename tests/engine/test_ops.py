@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="not run: torch is not installed")
 from deepinfer.engine.native import load
 from deepinfer.engine.ops import conformance
 from deepinfer.engine.ops.dequant import e2m1_values, e4m3_values, fp4_reference, fp8_reference
+from deepinfer.engine.ops.launch import check
 from deepinfer.engine.ops.registry import MODULES, load_all, register
 from deepinfer.errors import DeepInferError
 
@@ -23,7 +24,7 @@ def native() -> object:
         pytest.skip(f"not run: {error.code}: {error.what}")
 
 
-@pytest.mark.parametrize("name", sorted(load_all()))
+@pytest.mark.parametrize("name", sorted(name for name, op in load_all().items() if "cpu" in op.native))
 def test_every_native_op_conforms_on_the_cpu(name: str) -> None:
     seed = time.time_ns() % 2**31
     outcomes = [found for found in conformance.run(native(), "cpu", "cpu", seed) if found.op == name]
@@ -31,13 +32,36 @@ def test_every_native_op_conforms_on_the_cpu(name: str) -> None:
     assert not [found for found in outcomes if not found.passed], f"seed {seed}"
 
 
-def test_every_op_says_what_it_promises() -> None:
-    for name, op in load_all().items():
-        assert op.contract.name == name
-        assert op.contract.source and op.contract.summary and op.contract.ties
-        assert {argument.intent for argument in op.contract.arguments} == {"in", "out"}
-        assert set(op.native) <= {"cpu", "cuda"}
+@pytest.mark.parametrize("name", sorted(load_all()))
+def test_every_op_keeps_its_own_contract(name: str) -> None:
+    """What cases draw and references give is what the contract says of shapes and dtypes."""
+    op = load_all()[name]
+    assert op.contract.name == name
+    assert op.contract.source and op.contract.summary and op.contract.ties
+    assert {argument.intent for argument in op.contract.arguments} <= {"in", "out", "inout", "work"}
+    assert set(op.native) <= {"cpu", "cuda"}
+    labels = []
+    for case in op.cases(torch.Generator().manual_seed(time.time_ns() % 2**31), "cpu"):
+        labels.append(case.label)
+        outputs = {key: conformance.poisoned(shape, dtype, "cpu") for key, (shape, dtype) in case.out.items()}
+        check(op.contract, {**case.inputs, **outputs}, case.scalars)
+        given = op.reference(case.inputs, case.scalars)
+        for argument in op.contract.arguments:
+            if argument.intent in ("out", "inout") and argument.name in outputs:
+                assert given[argument.name].shape == outputs[argument.name].shape, (case.label, argument.name)
+    assert labels and len(set(labels)) == len(labels)
+
+
+def test_the_list_of_ops_is_sorted() -> None:
     assert tuple(sorted(MODULES)) == MODULES
+
+
+@pytest.mark.parametrize("seed", [1, time.time_ns() % 2**31])
+def test_references_in_fp32_hold_their_tolerance_against_fp64(seed: int) -> None:
+    found = list(conformance.references("cpu", seed))
+    assert {outcome.op for outcome in found} == set(load_all())
+    assert [outcome for outcome in found if not outcome.passed] == [], f"seed {seed}"
+    assert any(outcome.worst > 0.0 for outcome in found)  # the comparison is not one with itself
 
 
 def test_an_op_is_registered_once() -> None:
