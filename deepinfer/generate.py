@@ -35,6 +35,10 @@ def arguments() -> Arguments:
     parser.add_argument("--prompt-logprobs", type=int, default=None, metavar="K", help="likewise of the prompt")
     parser.add_argument("--drafts", choices=("on", "off"), default="off", help="propose tokens and verify them")
     parser.add_argument("--kv-quant", choices=("on", "off"), default="on", help="off: for comparisons only")
+    parser.add_argument(
+        "--replay", choices=("off", "compact", "mask"), default="off", help="last prompt rows only in the later layers"
+    )
+    parser.add_argument("--device", default="cpu", help="torch device that computes: cpu or cuda (default: cpu)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
@@ -70,13 +74,13 @@ def _run(options: Any) -> int:
         logprobs=options.logprobs,
         prompt_logprobs=options.prompt_logprobs,
     )
-    shown = _show_progress if sys.stderr.isatty() else None
     llm = LLM(
         options.model,
         drafts=options.drafts == "on",
         kv_quant=options.kv_quant == "on",
         vision=bool(options.image),
-        progress=shown,
+        device=options.device,
+        replay=options.replay,
     )
     outputs = llm.generate(prompts, params)
     if options.json:
@@ -112,11 +116,6 @@ def _prompts(options: Any) -> list[Any]:
         key = "prompt" if isinstance(prompts[0], str) else "prompt_token_ids"
         prompts[0] = {key: prompts[0], "images": options.image}
     return prompts
-
-
-def _show_progress(done: int, total: int, name: str) -> None:
-    end = "\n" if done >= total else ""
-    sys.stderr.write("\rloading %3d %% %-60.60s%s" % (100 * done // max(total, 1), name, end))
 
 
 if __name__ == "__main__":

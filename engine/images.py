@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Source = Any  # str | Path | bytes | PIL.Image.Image; named loosely because Pillow may not be installed
+Taken = TypeVar("Taken")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # no format whose decoder starts a program or reads another file
 MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")  # 8 bits
 MAX_PIXELS = 1 << 26  # 67 million: 192 MiB once decoded
@@ -121,11 +123,24 @@ def _largest(width: float, height: float, vision: VisionConfig) -> tuple[int, in
     return math.floor(width * scale / patch) * patch, math.floor(height * scale / patch) * patch
 
 
+def measure(source: Source, vision: VisionConfig) -> Grid:
+    """The grid of one image by its header alone: nothing is decoded. Raises what :func:`read` raises for a header."""
+    width, height = _opened(source, lambda image: image.size)
+    return plan(width, height, vision)
+
+
 def read(source: Source, vision: VisionConfig) -> Picture:
     """Open, check, resize and scale one image: a path, the bytes of a file, or an image of Pillow.
 
     Raises :class:`ImageRefused`, or the error of a missing package.
     """
+    rgb = _opened(source, _rgb)
+    grid = plan(rgb.width, rgb.height, vision)
+    return Picture(grid, patches(resize(rgb, grid), vision.patch_size))
+
+
+def _opened(source: Source, take: Callable[[Image], Taken]) -> Taken:
+    """What ``take`` makes of the first frame, once its header is found fit."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -134,7 +149,7 @@ def read(source: Source, vision: VisionConfig) -> Picture:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            rgb = _decoded(source, name)
+            return _taken(source, name, take)
         except DeepInferError:
             raise
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
@@ -142,20 +157,18 @@ def read(source: Source, vision: VisionConfig) -> Picture:
         except Exception as error:  # decoders raise whatever they meet: OSError, ValueError, struct.error, SyntaxError
             what = "%s cannot be read as an image: %s" % (name, str(error).partition("\n")[0] or type(error).__name__)
             raise ImageRefused(what, fix="give a whole file in one of %s" % ", ".join(FORMATS)) from error
-    grid = plan(rgb.width, rgb.height, vision)
-    return Picture(grid, patches(resize(rgb, grid), vision.patch_size))
 
 
-def _decoded(source: Source, name: str) -> Image:
-    """The first frame in RGB. A file is closed whatever happens, an image of Pillow is left to its owner."""
+def _taken(source: Source, name: str, take: Callable[[Image], Taken]) -> Taken:
+    """A file is closed whatever happens, an image of Pillow is left to its owner."""
     from PIL import Image
 
     if isinstance(source, Image.Image):
         _check(source, name)
-        return _rgb(source)
+        return take(source)
     with Image.open(_stream(source), formats=FORMATS) as opened:
         _check(opened, name)
-        return _rgb(opened)
+        return take(opened)
 
 
 def _name(source: Source) -> str:

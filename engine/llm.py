@@ -12,26 +12,29 @@ from typing import cast
 import torch
 
 from deepinfer.engine import speculate
+from deepinfer.engine.checkpoint.config import read as read_config
 from deepinfer.engine.model.load import load as load_model
 from deepinfer.engine.model.replay import bounded
 from deepinfer.engine.model.state import State
 from deepinfer.engine.native import load as load_native
+from deepinfer.engine.progress import Progress, bar
 from deepinfer.engine.prompt import Prepared, Prompt, prepare
-from deepinfer.engine.request import Request, RequestOutput, best
+from deepinfer.engine.request import Ahead, Request, RequestOutput, best
 from deepinfer.engine.sampling import DRAFT_SAMPLE, SAMPLE, RequestRefused, SamplingParams, pick, processed
 from deepinfer.errors import DeepInferError, UsageError
 
 OnToken = Callable[[int, int, str], None]  # request index, token id, text so far
-Progress = Callable[[int, int, str], None]
 CHUNK = 512  # prompt tokens per forward: bounds the memory of scores
 
 
 class LLM:
     """A loaded model. ``model`` is a checkpoint folder; ``drafts`` proposes tokens with the draft layers and verifies.
 
-    ``dtype`` of the arithmetic, ``act_quant`` ``none`` or ``fp8``, ``kv_quant`` False to leave keys unrounded,
+    ``device``: the torch device that holds weights and states and computes (Engram tables and sampling stay on the
+    host). ``dtype`` of the arithmetic, ``act_quant`` ``none`` or ``fp8``, ``kv_quant`` False to leave keys unrounded,
     ``vision`` False to leave the image encoder out of memory: prompts with images are refused then. ``replay`` ``off``,
-    ``compact`` or ``mask``: :mod:`deepinfer.engine.model.replay`.
+    ``compact`` or ``mask``: :mod:`deepinfer.engine.model.replay`. ``progress``: draw a bar while loading where stderr
+    is a terminal, or call this with (done, all, name) bytes.
     """
 
     def __init__(
@@ -39,26 +42,34 @@ class LLM:
         model: str | Path,
         *,
         dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
         act_quant: str = "none",
         kv_quant: bool = True,
         drafts: bool = False,
         replay: str = "off",
         vision: bool = True,
         max_model_len: int | None = None,
-        progress: Progress | None = None,
+        progress: bool | Progress = True,
     ) -> None:
+        limit = read_config(Path(model)).text.max_position_embeddings
+        self.max_model_len = limit if max_model_len is None else max_model_len
+        if not 1 <= self.max_model_len <= limit:
+            raise UsageError("max_model_len is %d" % self.max_model_len, fix="from 1 to %d" % limit)
         self.native = load_native()
+        self.device = usable(device)
         self.loaded = load_model(
-            Path(model), dtype=dtype, act_quant=act_quant, kv_quant=kv_quant, vision=vision, progress=progress
+            Path(model),
+            dtype=dtype,
+            device=self.device,
+            act_quant=act_quant,
+            kv_quant=kv_quant,
+            vision=vision,
+            progress=_shown(progress, "loading"),
         )
         self.config = self.loaded.config
         self.loaded.text.replay = bounded(self.config.text, replay)
         self.dtype = dtype
         self.drafts = drafts
-        limit = self.config.text.max_position_embeddings
-        self.max_model_len = limit if max_model_len is None else max_model_len
-        if not 1 <= self.max_model_len <= limit:
-            raise UsageError("max_model_len is %d" % self.max_model_len, fix="from 1 to %d" % limit)
 
     @torch.no_grad()
     def generate(
@@ -66,10 +77,13 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         on_token: OnToken | None = None,
+        *,
+        use_tqdm: bool | Progress = True,
     ) -> list[RequestOutput]:
         """One :class:`RequestOutput` per prompt, in order; a refused request has its error there, the others go on.
 
-        A prompt is text, token ids, or a dict that may have images: :mod:`deepinfer.engine.prompt`.
+        A prompt is text, token ids, or a dict that may have images: :mod:`deepinfer.engine.prompt`. ``use_tqdm``: draw
+        a bar where stderr is a terminal (the name is that of other engines), or call this with (done, all, what).
         """
         batch = _batch(prompts)
         params = sampling_params if sampling_params is not None else SamplingParams()
@@ -81,12 +95,15 @@ class LLM:
             self._admit(number, prompt, own) for number, (prompt, own) in enumerate(zip(batch, each, strict=True))
         ]
         running = [request for request in requests if isinstance(request, Request)]
+        ahead = Ahead(running, _shown(use_tqdm, "generating"))
         for request in running:
             self._prefill(request, on_token)
+            ahead.tell()
         while running:
             running = [request for request in running if not request.done]
             for request in running:
                 self._step(request, on_token)
+            ahead.tell()
         return [request.output if isinstance(request, Request) else request for request in requests]
 
     # -- admission ----------------------------------------------------------------------------------------------------
@@ -104,18 +121,21 @@ class LLM:
                     self.max_model_len,
                 )
                 raise RequestRefused(what, fix="shorten the prompt or raise max_model_len")
+            prepared.decode(self.config)
         except DeepInferError as error:
             return RequestOutput(index, shown, error=str(error))
         output = RequestOutput(index, shown, finish_reason="", logprobs=None if params.logprobs is None else [])
         capacity = len(shown) + min(params.max_tokens, room) + self.config.text.dspark_block_size + 1
-        return Request(output, params, State(self.config.text, capacity, dtype=self.dtype), prepared)
+        return Request(
+            output, params, State(self.config.text, capacity, dtype=self.dtype, device=self.device), prepared
+        )
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _prefill(self, request: Request, on_token: OnToken | None) -> None:
         output, params, text = request.output, request.params, self.loaded.text
         text.replay.prepare(request.state, len(output.prompt_token_ids))
-        ids = torch.tensor(request.prompt.ids)
+        ids = torch.tensor(request.prompt.ids, device=self.device)
         rows = self._image_rows(request.prompt)
         if params.prompt_logprobs is not None:
             output.prompt_logprobs = [None]
@@ -126,12 +146,12 @@ class LLM:
             hidden = self._forward(part, request.state, rows[:count] if count else None)
             rows = rows[count:]
             if output.prompt_logprobs is not None and params.prompt_logprobs is not None:
-                predicted = torch.log_softmax(text.logits(hidden).double(), dim=-1)
+                predicted = torch.log_softmax(text.logits(hidden).cpu().double(), dim=-1)
                 following_ids = output.prompt_token_ids[start + 1 : start + 1 + len(part)]
                 for row, following in zip(predicted, following_ids, strict=False):
                     output.prompt_logprobs.append(best(row, params.prompt_logprobs, following))
             last = hidden[-1:]
-        logits = text.logits(last)[0]
+        logits = text.logits(last)[0].cpu()
         chosen = pick(self.native, processed(logits, params), params, request.state.length, SAMPLE)
         self._emit(request, [chosen], [logits], on_token)
 
@@ -154,8 +174,8 @@ class LLM:
             self._propose(request)
         position = state.length + 1  # of the first token that this step decides
         rows = [request.output.token_ids[-1], *request.drafts]
-        hidden = self._forward(torch.tensor(rows), state)
-        logits = list(self.loaded.text.logits(hidden))
+        hidden = self._forward(torch.tensor(rows, device=self.device), state)
+        logits = list(self.loaded.text.logits(hidden).cpu())
         targets = [processed(row, params) for row in logits]
         tokens = speculate.verify(self.native, request.drafts, request.draft_logprobs, targets, params, position)
         state.rewind(position + len(tokens) - 1)
@@ -167,7 +187,7 @@ class LLM:
         found: list[torch.Tensor] = []
 
         def choose(logits: torch.Tensor) -> int:
-            found.append(processed(logits, params))
+            found.append(processed(logits.cpu(), params))
             return pick(self.native, found[-1], params, state.length + len(found), DRAFT_SAMPLE)
 
         left = params.max_tokens - len(request.output.token_ids) - 1
@@ -206,3 +226,20 @@ def _batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)) or (len(prompts) > 0 and isinstance(prompts[0], int)):
         return [cast("Prompt", prompts)]
     return list(cast("Sequence[Prompt]", prompts))
+
+
+def _shown(progress: bool | Progress, label: str) -> Progress | None:
+    """What to call with progress: True is a bar, if stderr is a terminal."""
+    return (bar(label) if progress else None) if isinstance(progress, bool) else progress
+
+
+def usable(device: str | torch.device) -> torch.device:
+    """``device`` if this torch can compute on it. Raises :class:`UsageError`."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise UsageError("device is %r" % device, fix="cpu, cuda, or cuda and a number: cuda:1") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        what = "device is %s, and torch sees %d CUDA devices" % (found, torch.cuda.device_count())
+        raise UsageError(what, fix="cpu, or install a torch that is built for CUDA and this driver")
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from deepinfer.engine.checkpoint.config import Config
-from deepinfer.engine.images import Picture, Source, read
+from deepinfer.engine.images import Picture, Source, measure, read
 from deepinfer.engine.sampling import RequestRefused
 
 if TYPE_CHECKING:
@@ -28,15 +28,23 @@ class Prepared:
     """``ids``: what the text model reads; every place of a span has ``vocab_size``, an id that no token has."""
 
     ids: list[int]
+    sources: list[Source] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
 
     def shown(self, config: Config) -> list[int]:
         """The ids with the placeholder at every place of a span."""
         return [config.image_token_id if token == config.text.vocab_size else token for token in self.ids]
 
+    def decode(self, config: Config) -> None:
+        """Read the pixels of every image: the last thing before a request runs. Raises what reading one raises."""
+        self.pictures = [read(source, config.vision) for source in self.sources]
+
 
 def prepare(prompt: Prompt, loaded: Loaded) -> Prepared:
-    """Tokens checked, images read, spans laid out. Raises :class:`RequestRefused` or what reading an image raises."""
+    """Tokens checked, spans laid out by the headers of the images; :meth:`Prepared.decode` reads their pixels.
+
+    Raises :class:`RequestRefused` or what reading an image raises.
+    """
     words, sources = _parts(prompt)
     ids = _ids(words, loaded)
     places = [place for place, token in enumerate(ids) if token == loaded.config.image_token_id]
@@ -50,11 +58,11 @@ def prepare(prompt: Prompt, loaded: Loaded) -> Prepared:
         raise RequestRefused(what % values, fix="give one image for each placeholder")
     if sources and loaded.vision is None:
         raise RequestRefused("the model was loaded without its image encoder", fix="LLM(..., vision=True)")
-    prepared = Prepared([], [read(source, loaded.config.vision) for source in sources])
-    spans = iter(prepared.pictures)
+    spans = iter([measure(source, loaded.config.vision).tokens for source in sources])
+    prepared = Prepared([], sources)
     for token in ids:
         image = token == loaded.config.image_token_id
-        prepared.ids += [loaded.config.text.vocab_size] * next(spans).grid.tokens if image else [token]
+        prepared.ids += [loaded.config.text.vocab_size] * next(spans) if image else [token]
     if not prepared.ids:
         raise RequestRefused("the prompt is empty", fix="give at least one token")
     return prepared

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from deepinfer.engine.model.state import State
+from deepinfer.engine.progress import Progress
 from deepinfer.engine.prompt import Prepared
 from deepinfer.engine.sampling import SamplingParams
 
@@ -48,6 +50,26 @@ class Request:
     @property
     def done(self) -> bool:
         return self.output.finish_reason != ""
+
+
+class Ahead:
+    """How far a batch is, in tokens read and chosen. A request that ends early has done all of its share."""
+
+    def __init__(self, requests: Sequence[Request], show: Progress | None) -> None:
+        self.requests = list(requests)
+        self.show = show
+
+    def tell(self) -> None:
+        """Call ``show`` with tokens done, tokens in all, and what is at hand."""
+        if self.show is None:
+            return
+        done = total = chosen = 0
+        for request in self.requests:
+            share = len(request.output.prompt_token_ids) + request.params.max_tokens
+            chosen += len(request.output.token_ids)
+            total += share
+            done += share if request.done else request.state.length
+        self.show(done, total, "%d tokens chosen" % chosen)
 
 
 def best(logprobs: torch.Tensor, count: int, chosen: int) -> Logprobs:

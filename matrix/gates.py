@@ -25,9 +25,8 @@ GATES: dict[str, tuple[str, str]] = {
     "bench": ("it reaches its floor of the host's own measured bound", NO_COMMAND),
 }
 # lane -> gate -> files whose content evidence is bound to. bringup: proposed entries; wheel: those that pip builds.
-KERNELS = ("csrc/kernels/*/op.h", "csrc/kernels/*/cuda/*")
-# One file of ops per folder of kernels: an op without a kernel changes nothing that ran.
-SUITE = ("engine/ops/conformance.py", "engine/ops/contract.py", "engine/ops/dequant.py")
+KERNELS = ("csrc/kernels/*/op.h", "csrc/kernels/*/*.cuh", "csrc/kernels/*/cuda/*")
+SUITE = ("engine/ops/*.py",)  # contracts, references and cases: the references run on the device too
 FACTS = ("probes/facts/*.py", "probes/match.py", "probes/nvml_reader.py", "engine/attest/host.py")
 COVERS: dict[str, dict[str, tuple[str, ...]]] = {
     "bringup": {

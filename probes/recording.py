@@ -98,6 +98,10 @@ class RecordingView(HostView):
         fact = self.inner.read(path)
         return self._keep(path, fact, fact.value if fact.is_present else "")
 
+    def lines(self, path: str, pattern: str) -> Fact:
+        fact = self.inner.lines(path, pattern)
+        return self._keep(path, fact, fact.value if fact.is_present else "")
+
     def exists(self, path: str) -> Fact:
         fact = self.inner.exists(path)
         return self._keep(path, fact, "<file>")

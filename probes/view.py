@@ -5,6 +5,8 @@ Every answer is a :class:`~deepinfer.probes.fact.Fact`. A view never raises for 
 
 from __future__ import annotations
 
+import re
+
 from deepinfer.probes.fact import Fact, absent, present, unknown
 
 TYPE_CHECKING = False
@@ -118,12 +120,21 @@ class HostView:
                 doubt = doubt or "%s: %s" % (path, fact.reason)
         return unknown(doubt) if doubt else absent(", ".join(paths[:3]))
 
+    def lines(self, path: str, pattern: str) -> Fact:
+        """The lines of a file in which ``pattern`` is found: all that a record keeps of a file that is not its host's."""
+        fact = self.read(path)
+        return present(_matching(fact.value, pattern), fact.source) if fact.is_present else fact
+
     def shown(self, path: str) -> str:
         """``path`` as reports print it: the home folder as ``~``, so that no user name leaves the host."""
         home = self.env_text("HOME").rstrip("/")
         if home and home != "/" and (path == home or path.startswith(home + "/")):
             return "~" + path[len(home) :]
         return path
+
+
+def _matching(text: str, pattern: str) -> str:
+    return "".join(line + "\n" for line in text.splitlines() if re.search(pattern, line))
 
 
 def key_values(text: str, separator: str = "=") -> dict[str, str]:

@@ -18,6 +18,7 @@ from deepinfer.engine.checkpoint.errors import SHOWN
 from deepinfer.engine.checkpoint.inventory import parts, tensors
 from deepinfer.engine.checkpoint.plan import ENGRAM, RESERVE, Plan, plan
 from deepinfer.engine.checkpoint.released import REPOSITORY, released_config
+from deepinfer.engine.progress import bar
 from deepinfer.errors import DeepInferError, UsageError
 
 PROG = "python -m deepinfer.checkpoint"
@@ -118,7 +119,7 @@ def _inspect(options: Namespace) -> int:
 def _verify(options: Namespace) -> int:
     from deepinfer.engine.checkpoint.verify import verify
 
-    report = verify(options.folder, values=not options.headers, progress=_progress())
+    report = verify(options.folder, values=not options.headers, progress=bar("verifying"))
     if options.json:
         document = {"ok": not report.problems, "folder": str(report.folder), "tensors": report.tensors}
         document.update(payload_bytes=report.payload_bytes, shards=report.files, values_searched=report.values)
@@ -179,15 +180,3 @@ def _plan_rows(answer: Plan) -> dict[str, int]:
 def _download(options: Namespace) -> int:
     print(locate(options.repository))
     return 0
-
-
-def _progress() -> Callable[[int, int, str], None] | None:
-    """A line that is rewritten, on a terminal only."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(done: int, total: int, name: str) -> None:
-        end = "\r" if done < total else "\n"
-        sys.stderr.write("\x1b[2K%3d %%  %s%s" % (100 * done // max(total, 1), name[:100], end))
-
-    return show

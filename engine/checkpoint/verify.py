@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +14,12 @@ from deepinfer.engine.checkpoint.errors import ConfigRefused, Problem, Refused, 
 from deepinfer.engine.checkpoint.fields import FILE
 from deepinfer.engine.checkpoint.inventory import tensors
 from deepinfer.engine.checkpoint.shards import COPY, Files, Stored
+from deepinfer.engine.progress import Progress
 
 if TYPE_CHECKING:
     import torch
 
 CHUNK = 1 << 24  # elements looked at in one go: bounds the memory of the search
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

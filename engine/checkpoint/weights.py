@@ -22,10 +22,10 @@ from deepinfer.engine.checkpoint.inventory import TABLES, Tensor, is_quantised, 
 from deepinfer.engine.checkpoint.names import Parameter, parameter
 from deepinfer.engine.checkpoint.shards import COPY, Files, plain
 from deepinfer.engine.ops.dequant import fp4_reference, fp8_reference
+from deepinfer.engine.progress import Progress
 from deepinfer.errors import UsageError
 
 BACKENDS = ("native", "reference")
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, name of the tensor just loaded
 
 
 class Weights:

@@ -12,11 +12,12 @@ from deepinfer.engine.checkpoint import tokenizer as tokenizers
 from deepinfer.engine.checkpoint.config import Config
 from deepinfer.engine.checkpoint.errors import raise_for
 from deepinfer.engine.checkpoint.inventory import TABLES, VISION, scale_name, tensors
-from deepinfer.engine.checkpoint.weights import Progress, open_weights
+from deepinfer.engine.checkpoint.weights import open_weights
 from deepinfer.engine.model.draft import DraftModel
 from deepinfer.engine.model.parameters import Parameters
 from deepinfer.engine.model.text import TextModel
 from deepinfer.engine.model.vision import VisionModel
+from deepinfer.engine.progress import Progress
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -37,6 +38,7 @@ def load(
     folder: Path,
     *,
     dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
     act_quant: str = "none",
     kv_quant: bool = True,
     vision: bool = True,
@@ -44,7 +46,8 @@ def load(
 ) -> Loaded:
     """Load ``folder``. Raises what :mod:`deepinfer.engine.checkpoint` raises, with file and tensor.
 
-    ``vision`` False leaves the vision tower, the aligner and the image vectors in the file.
+    ``vision`` False leaves the vision tower, the aligner and the image vectors in the file. Weights go to ``device``
+    one by one; Engram tables stay in host memory, where their rows are looked up.
     """
     weights = open_weights(folder, "native")
     tokenizer = tokenizers.read(folder)
@@ -58,11 +61,11 @@ def load(
                 found[name] = weights.files.tensor(name).view(torch.uint8)
         else:
             tensor = weights.load(one.name, torch.float32 if dtype != torch.bfloat16 else dtype)
-            found[one.name] = tensor if one.dtype == "F32" else tensor.to(dtype)
+            found[one.name] = tensor.to(device=device, dtype=None if one.dtype == "F32" else dtype)
         done += one.bytes
         if progress is not None:
             progress(done, total, one.name)
-    token_map = torch.tensor(tokenizers.compressed_map(tokenizer, weights.config.text.vocab_size))
+    token_map = torch.tensor(tokenizers.compressed_map(tokenizer, weights.config.text.vocab_size), device=device)
     params = Parameters(found, dtype, act_quant)
     text = TextModel(weights.config.text, params, token_map, kv_quant=kv_quant)
     seen = VisionModel(weights.config.vision, params) if vision else None

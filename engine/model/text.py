@@ -136,6 +136,8 @@ class TextModel:
 
     def _rows(self, prefix: str, rows: torch.Tensor) -> torch.Tensor:
         """fp32 [T, rows * width]: the packed rows, decoded; one power-of-two scale per row and 32 columns."""
-        codes = self.params[prefix + "embed.weight"][rows]
-        scale = torch.exp2(self.params[prefix + "embed.scale"][rows].float() - 127.0).repeat_interleave(32, -1)
-        return (self.codes.to(codes.device)[codes.long()] * scale).flatten(1)
+        table, scales = self.params[prefix + "embed.weight"], self.params[prefix + "embed.scale"]
+        places = rows.to(table.device)  # host memory may hold the table: only its rows travel
+        codes, exponents = table[places].to(rows.device), scales[places].to(rows.device)
+        scale = torch.exp2(exponents.float() - 127.0).repeat_interleave(32, -1)
+        return (self.codes.to(rows.device)[codes.long()] * scale).flatten(1)

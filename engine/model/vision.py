@@ -35,7 +35,9 @@ class VisionModel:
 
     def encode(self, patches: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
         """[rows * columns, width] in the parameters' dtype; every patch sees every other."""
-        x = self._linear("vision.patch_embed.proj", patches.to(self.params.dtype))
+        x = self._linear(
+            "vision.patch_embed.proj", patches.to(self.params["vision.norm.weight"].device, self.params.dtype)
+        )
         angles = grid_angles(rows, columns, self.config.hidden_size // self.config.num_attention_heads, self._theta)
         for number in range(self.config.num_hidden_layers):
             prefix = "vision.blocks.%d." % number

@@ -99,7 +99,7 @@ def inspect(view: HostView, root: str, origin: str, *, deep: bool = True) -> Too
 
 
 def _read_version(view: HostView, path: str, kit: Toolkit) -> None:
-    text = view.read(path)
+    text = view.lines(path, _CUDA_VERSION)
     match = re.search(_CUDA_VERSION, text.value) if text.is_present else None
     if match:
         number = int(match.group(1))
@@ -110,7 +110,7 @@ def _read_version(view: HostView, path: str, kit: Toolkit) -> None:
 
 
 def _read_bounds(view: HostView, path: str, kit: Toolkit) -> None:
-    text = view.read(path)
+    text = view.lines(path, "%s|%s" % (_GCC_BOUND, _CLANG_BOUND))
     if not text.is_present:
         kit.doubts.append("%s: %s" % (path, text.reason))
         return

@@ -250,3 +250,13 @@ def test_a_missing_pillow_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(PackageMissing, match="pillow is not installed"):
         read(WHOLE, RELEASED)
+
+
+def test_measuring_reads_the_header_alone():
+    data = encoded(noise(300, 500))
+    whole = images.read(data, RELEASED).grid
+    assert images.measure(data, RELEASED) == whole
+    cut = data[: len(data) // 2]
+    assert images.measure(cut, RELEASED) == whole
+    with pytest.raises(ImageRefused):
+        images.read(cut, RELEASED)

@@ -150,3 +150,52 @@ def test_the_command_names_a_package_that_is_not_installed(folder):
     done = subprocess.run([sys.executable, "-c", code % words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("DI510: torch is not installed")
+
+
+def test_progress_counts_every_token_once_and_ends_whole(llm):
+    seen = []
+    mixed = [SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True) for count in (3, 9)]
+    outputs = llm.generate(PROMPTS[:2], mixed, use_tqdm=lambda *step: seen.append(step))
+    whole = sum(len(prompt) for prompt in PROMPTS[:2]) + 3 + 9
+    assert seen[-1] == (whole, whole, "12 tokens chosen")
+    assert [len(output.token_ids) for output in outputs] == [3, 9]
+    done = [step[0] for step in seen]
+    assert done == sorted(done) and done[0] < whole
+
+
+def test_a_bar_is_drawn_on_a_terminal_alone(folder, llm, monkeypatch, capsys):
+    params = SamplingParams(temperature=0.0, max_tokens=2)
+    llm.generate(PROMPTS[:1], params)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    llm.generate(PROMPTS[:1], params, use_tqdm=False)
+    assert capsys.readouterr().err == ""
+    llm.generate(PROMPTS[:1], params)
+    shown = capsys.readouterr().err
+    assert "generating [" in shown and "100 %" in shown and shown.endswith("\n")
+    LLM(folder)
+    assert "loading [" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["nowhere", "cuda:99", ""])
+def test_a_device_that_is_not_here_is_refused_before_anything_is_loaded(folder, device):
+    steps = []
+    with pytest.raises(UsageError, match="device is") as refused:
+        LLM(folder, device=device, progress=lambda *step: steps.append(step))
+    assert refused.value.fix.startswith("cpu")
+    assert steps == []
+
+
+def test_the_command_takes_device_and_replay(folder, capsys):
+    from deepinfer.generate import main
+
+    ids = ",".join(str(token) for token in range(3, 160))
+    words = ["--model", str(folder), "--prompt-ids", ids, "--temperature", "0", "--max-tokens", "3", "--json"]
+    found = {}
+    for replay in ("off", "compact", "mask"):
+        assert main([*words, "--device", "cpu", "--replay", replay]) == 0
+        found[replay] = json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"]
+    assert found["compact"] == found["mask"]
+    assert len(found["off"]) == 3
+    assert main([*words, "--device", "cuda:99"]) == 2
+    assert "device is cuda:99" in capsys.readouterr().err

@@ -191,3 +191,15 @@ def test_a_record_of_this_very_machine_replays_to_the_same_document(target):
     complete(view, INDEX)
     plain = redact(json.loads(json.dumps(view.record())))
     assert json.dumps(judged(plain, wish=wish).document(), indent=1) == json.dumps(verdict.document(), indent=1)
+
+
+def test_of_a_vendors_header_only_the_lines_that_are_read_are_kept(tmp_path: Path) -> None:
+    from deepinfer.probes.live import LiveView
+
+    header = tmp_path / "cuda.h"
+    header.write_text("/* a licence */\n#define CUDA_VERSION 13000\nint cuInit(void);\n")
+    view = RecordingView(LiveView())
+    found = view.lines(str(header), r"CUDA_VERSION\s+\d+")
+    assert found.value == "#define CUDA_VERSION 13000\n"
+    assert view.files[str(header.resolve())] == found.value
+    assert view.lines(str(tmp_path / "none.h"), "x").is_absent
