@@ -15,6 +15,7 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
 
 // Every thread of every block of the cluster: what was written before is visible after.
 __device__ __forceinline__ void cluster_sync() {
+  __syncwarp();  // the instructions below are of whole warps
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
