@@ -28,11 +28,18 @@ sys.path.insert(0, str(ROOT))
 GRAPH_US, WARM_US, REPLAYS = 10_000.0, 60_000.0, 15
 
 
+class Timed(float):
+    """Microseconds, the median of the replays; ``spread`` is their largest over their smallest, less one."""
+
+    spread: float | None = None
+
+
 @dataclass
 class Row:
-    """One line: ``us`` ours, ``bound_us`` the floor from ceilings of this process, ``baseline_us`` the best peer's.
+    """One line: ``us`` ours, ``bound_us`` the least that this process's ceilings allow, ``baseline_us`` the best peer's.
 
     ``form`` names the activation or row format that the figure is for. ``goal`` in words; ``met`` None: not judged.
+    ``floor`` is what the gate ``bench`` asks for: ``bound_us / us`` at least; None: the row is not part of the gate.
     """
 
     case: str
@@ -43,6 +50,11 @@ class Row:
     goal: str = ""
     met: bool | None = None
     form: str = ""
+    floor: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The row as JSON, with the spread of its replays where it is known."""
+        return {**asdict(self), "us": float(self.us), "spread": getattr(self.us, "spread", None)}
 
 
 class Bench:
@@ -58,7 +70,7 @@ class Bench:
         self._read: float | None = None
         self._rates: dict[str, float] = {}
 
-    def time_us(self, work: Callable[[int], object], sets: int = 1, *, graph: bool = True) -> float:
+    def time_us(self, work: Callable[[int], object], sets: int = 1, *, graph: bool = True) -> Timed:
         """Median time of one call in microseconds. ``graph`` False: for work that cannot be captured."""
         torch = self.torch
         side = torch.cuda.Stream()
@@ -82,7 +94,10 @@ class Bench:
             spent = 0.0
             while spent < WARM_US:
                 spent += max(self._elapsed(replay, side), 1.0)
-            return statistics.median(self._elapsed(replay, side) for _ in range(REPLAYS)) / calls
+            times = [self._elapsed(replay, side) for _ in range(REPLAYS)]
+            found = Timed(statistics.median(times) / calls)
+            found.spread = max(times) / min(times) - 1.0
+            return found
 
     def _elapsed(self, work: Callable[[], object], stream: Any) -> float:
         event: Any = self.torch.cuda.Event
@@ -183,7 +198,9 @@ def main(doc: str | None, measure: Callable[[Bench], Iterable[Row]], ops: Iterab
             print(line(row), flush=True)
     if options.json:
         document = {"device": torch.cuda.get_device_name(), "read_bytes_per_s": bench.read_ceiling()}
-        Path(options.json).write_text(json.dumps({**document, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+        Path(options.json).write_text(
+            json.dumps({**document, "rows": [row.document() for row in rows]}, indent=1) + "\n"
+        )
     return int(bool(bad) or any(row.met is False for row in rows))
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deepinfer.errors import DeepInferError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY, RECORD = "libkernels.so", "record.json"
 PROPOSED = ("draft", "accepted")
-FLAGS = ["-std=c++20", "-O3", "-Xfatbin=-compress-mode=none", "-Xcompiler=-fPIC", "-shared"]
+FLAGS = ["-std=c++20", "-O3", "-I", "csrc", "-Xfatbin=-compress-mode=none", "-Xcompiler=-fPIC"]
 SECONDS = 1800
 
 
@@ -123,12 +124,12 @@ def build(root: Path, entry: dict[str, Any], view: HostView) -> dict[str, Any]:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=str(target.parent), prefix=".new-") as work:
         library = Path(work) / LIBRARY
-        words = [kit.nvcc, *FLAGS, "-I", "csrc"]
+        words = [kit.nvcc, *FLAGS]
         for arch in entry["architectures"]:
             words += ["-gencode", "arch=compute_%s,code=sm_%s" % (arch, arch)]
         if host is not None:
             words += ["-ccbin", host.words[-1]]
-        _run([*words, *sources, "-o", str(library)], root)
+        _compile(words, sources, library, root)
         data = library.read_bytes()
         _check_code(data, entry)
         record = {
@@ -147,6 +148,17 @@ def build(root: Path, entry: dict[str, Any], view: HostView) -> dict[str, Any]:
         for name in (LIBRARY, RECORD):
             os.replace(str(Path(work) / name), str(target / name))
     return record
+
+
+def _compile(words: list[str], sources: list[str], library: Path, root: Path) -> None:
+    """Each source to an object, as many at a time as there are processors, then one library of them."""
+    objects = [str(library.with_name("%d.o" % number)) for number in range(len(sources))]
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as workers:
+        pairs = zip(sources, objects, strict=True)
+        jobs = [workers.submit(_run, [*words, "-c", source, "-o", target], root) for source, target in pairs]
+        for job in jobs:
+            job.result()
+    _run([*words, "-shared", *objects, "-o", str(library)], root)
 
 
 def _run(words: list[str], root: Path) -> None:

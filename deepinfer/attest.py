@@ -1,7 +1,7 @@
 """``python -m deepinfer.attest GATE... [--entry ID]``: runs gates on this machine and writes their evidence.
 
-Gates: probe, build, conformance. Evidence is written whatever comes of the run: failures are kept. Exit codes: 0 every
-gate passed, 1 one failed (its evidence is written), 2 wrong words or something that stands in the way.
+Gates: probe, build, conformance, smoke, bench. Evidence is written whatever comes of the run: failures are kept. Exit
+codes: 0 every gate passed, 1 one failed (its evidence is written), 2 wrong words or something that stands in the way.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from deepinfer.engine.attest.host import Seen
     from deepinfer.probes.view import HostView
 
-GATES = ("probe", "build", "conformance")
+GATES = ("probe", "build", "conformance", "smoke", "bench")
 KINDS = ("project-runner", "maintainer", "contributor")
 
 
 def parser() -> Parser:
     """The command line."""
     top = Parser(prog="python -m deepinfer.attest", description="Run gates here, and write their evidence.")
-    top.add_argument("gates", nargs="*", metavar="GATE", help="probe, build, conformance")
+    top.add_argument("gates", nargs="*", metavar="GATE", help=", ".join(GATES))
     top.add_argument("--entry", metavar="ID", help="entry that the evidence is for (default: that of this host)")
     top.add_argument("--by", default="unnamed", metavar="HANDLE", help="who runs it, as it shall be shown")
     top.add_argument("--kind", default="contributor", metavar="KIND", help="one of: %s" % ", ".join(KINDS))
@@ -47,7 +47,7 @@ def read(words: list[str]) -> argparse.Namespace:
     odd = [gate for gate in options.gates if gate not in GATES]
     if odd or not options.gates:
         what = "no gate is called %r%s" % (odd[0], nearest(odd[0], list(GATES))) if odd else "a gate is missing"
-        raise UsageError(what, fix="name some of: %s (smoke and bench have no command yet)" % ", ".join(GATES))
+        raise UsageError(what, fix="name some of: %s" % ", ".join(GATES))
     if options.kind not in KINDS:
         what = "--kind is %r%s" % (options.kind, nearest(options.kind, list(KINDS)))
         raise UsageError(what, fix="use one of: %s" % ", ".join(KINDS))
@@ -155,8 +155,26 @@ def _bringup(gate: str, run: Run, seen: Seen, runner: Callable[..., Any] | None)
         return str(record["toolkit"])
     library, record = bringup.load_record(run.root, run.entry)
     run.artifacts.append({"name": bringup.LIBRARY, **record["library"]})
-    gates.conformance(run, runner or _on_device(str(library)))
+    if gate == "conformance":
+        gates.conformance(run, runner or _on_device(str(library)))
+    else:
+        _speaks(gate, run, str(library))
     return str(record["toolkit"])
+
+
+def _speaks(gate: str, run: Run, library: str) -> None:
+    """Gates ``smoke`` and ``bench`` on the device."""
+    from deepinfer.engine.attest.run import cuda_ready
+
+    device = cuda_ready()
+    if gate == "smoke":
+        from deepinfer.engine.attest.smoke import smoke
+
+        smoke(run, device)
+        return
+    from deepinfer.engine.attest.bench import bench
+
+    bench(run, library)
 
 
 def _on_device(library: str) -> Callable[[int], Any]:
@@ -199,6 +217,10 @@ def _wheel(gate: str, run: Run, runner: Callable[..., Any] | None) -> str:
             record["architectures"],
             "artifact %s" % record["artifact_id"].rpartition(":")[2][:12],
         )
+    elif gate in ("smoke", "bench"):
+        if run.entry["status"] == "reference":
+            raise UsageError("%s is the reference of the gate %s" % (run.entry["id"], gate), fix="leave %s out" % gate)
+        _speaks(gate, run, artifact.module)
     elif same or runner is not None:
         gates.conformance(run, runner or _native(run.entry))
     return str(record["toolkit"])

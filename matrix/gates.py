@@ -21,23 +21,34 @@ GATES: dict[str, tuple[str, str]] = {
         "every op equals its reference on the device",
         "python -m deepinfer.attest conformance --entry %(entry)s",
     ),
-    "smoke": ("the engine generates the reference's tokens", NO_COMMAND),
-    "bench": ("it reaches its floor of the host's own measured bound", NO_COMMAND),
+    "smoke": (
+        "the engine generates the CPU target's greedy tokens",
+        "python -m deepinfer.attest smoke --entry %(entry)s",
+    ),
+    "bench": (
+        "kernels reach their floor of the host's own measured bound",
+        "python -m deepinfer.attest bench --entry %(entry)s",
+    ),
 }
 # lane -> gate -> files whose content evidence is bound to. bringup: proposed entries; wheel: those that pip builds.
-KERNELS = ("csrc/kernels/*/op.h", "csrc/kernels/*/*.cuh", "csrc/kernels/*/cuda/*")
+KERNELS = ("csrc/kernels/*/op.h", "csrc/kernels/hopper/*", "csrc/kernels/*/cuda/*")
 SUITE = ("engine/ops/*.py",)  # contracts, references and cases: the references run on the device too
+MODEL = ("engine/*.py", "engine/model/*.py", "engine/ops/*.py", "engine/checkpoint/*.py")
 FACTS = ("probes/facts/*.py", "probes/match.py", "probes/nvml_reader.py", "engine/attest/host.py")
 COVERS: dict[str, dict[str, tuple[str, ...]]] = {
     "bringup": {
         "probe": FACTS,
         "build": (*KERNELS, "build_support/bringup.py"),
         "conformance": (*KERNELS, *SUITE, "build_support/bringup.py", "engine/attest/device_ops.py"),
+        "smoke": (*MODEL, "engine/attest/smoke.py"),
+        "bench": (*KERNELS, "bench/gpu_*.py", "build_support/bringup.py", "engine/attest/bench.py"),
     },
     "wheel": {
         "probe": FACTS,
         "build": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py"),
         "conformance": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py", *SUITE),
+        "smoke": (*MODEL, "engine/attest/smoke.py", "csrc/**/*"),
+        "bench": (*KERNELS, "bench/gpu_*.py", "engine/attest/bench.py"),
     },
 }
 # What CI itself establishes of the entries that pip builds: tests/packaging builds the NVIDIA wheel and reads its

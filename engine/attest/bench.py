@@ -1,0 +1,74 @@
+"""Gate ``bench``: every bench of kernels, its rows held against a share of what this device was measured to allow.
+
+The share is the row's own ``floor``; ceilings are measured by the same process as the row. Goals against peers are told
+in the note of a row and close nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepinfer.errors import DeepInferError
+
+if TYPE_CHECKING:
+    from deepinfer.engine.attest.document import Run
+
+SECONDS = 600
+
+
+class BenchFailed(DeepInferError):
+    """A bench ended without its rows."""
+
+    code = "DI431"
+
+
+def benches(root: Path) -> list[Path]:
+    """The benches of kernels: ``bench/gpu_*.py`` that call the shared main."""
+    return [path for path in sorted(root.glob("bench/gpu_*.py")) if "gpu_timing.main(" in path.read_text("utf-8")]
+
+
+def bench(run: Run, library: str) -> None:
+    """One check per row. Raises :class:`BenchFailed`."""
+    for path in benches(run.root):
+        document = _rows(run.root, path, library)
+        name = path.stem.removeprefix("gpu_")
+        ceiling = "%d" % round(document["read_bytes_per_s"])
+        run.check("%s.read_ceiling" % name, None, ceiling, "bytes/s", note="measured, not judged")
+        for number, row in enumerate(document["rows"]):
+            _judge(run, "%s.%d" % (name, number), row)
+
+
+def _judge(run: Run, check: str, row: dict[str, Any]) -> None:
+    floor, bound = row["floor"], row["bound_us"]
+    fine = None if floor is None or not bound else bound / row["us"] >= floor
+    words = [row["case"], row["form"]]
+    if row["spread"] is not None:
+        words.append("spread %.1f %%" % (100.0 * row["spread"]))
+    if row["baseline_us"] is not None:
+        words.append("%s: %.1f us" % (row["baseline"], row["baseline_us"]))
+    if row["goal"]:
+        words.append("goal %s: %s" % (row["goal"], {True: "met", False: "missed", None: "not judged"}[row["met"]]))
+    least = "" if not bound else "%.1f us possible" % bound
+    if fine is not None:
+        least += ", at least %.0f %% of it" % (100.0 * floor)
+    run.check(check, fine, "%.2f" % row["us"], "us", least, "; ".join(word for word in words if word))
+
+
+def _rows(root: Path, path: Path, library: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "rows.json"
+        words = [sys.executable, str(path), "--library", library, "--json", str(target)]
+        try:
+            done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise BenchFailed("%s did not end in %d s" % (path.name, SECONDS), fix="run it alone") from None
+        if not target.is_file():
+            said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise BenchFailed("%s ended with %d: %s" % (path.name, done.returncode, said), fix="run it alone")
+        found: dict[str, Any] = json.loads(target.read_text("utf-8"))
+        return found
