@@ -1,7 +1,7 @@
 """Selection of index entries as the kernels do it: packed results, "lower index wins", candidate blocks.
 
-:mod:`deepinfer.engine.ops.selection` has the same choices as masks; these ops emit sorted positions. Scores past a row's
-``visible`` entries are never looked at. NaN counts as -infinity, which is a score like any other, the lowest.
+:mod:`deepinfer.engine.ops.selection` has the same choices as masks; these ops emit sorted positions. Scores past a
+row's ``visible`` entries are never looked at. NaN counts as -infinity, which is a score like any other, the lowest.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _block_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
             scores = _hidden(draw(kind, rows, columns, generator), visible)
             inputs = {"scores": scores.to(device), "visible": visible.to(device)}
             out = {"blocks": ((rows, most), torch.int32)}
-            out |= {name: ((rows,), torch.int32) for name in ("count", "entries")}
+            out |= dict.fromkeys(("count", "entries"), ((rows,), torch.int32))
             label = "%d blocks of %dx%d, plan %d, %s" % (most, rows, columns, plan, kind)
             yield Case(label, inputs, _plan("most", most, plan), out)
 
