@@ -31,7 +31,7 @@ import tomllib
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("90a", "100a")
 FLAGS = ["-std=c++20", "-O3", "-I", "csrc", "-cubin"]
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)")
 
 
 class Finding(NamedTuple):
