@@ -64,6 +64,22 @@ __device__ __forceinline__ void wgmma_bf16_transposed(float (&d)[128], std::uint
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
+// D[64, 128] = A[64, 16] B[16, 128], plus D where `add`; B by wgmma_descriptor_transposed.
+__device__ __forceinline__ void wgmma_bf16_transposed(float (&d)[64], std::uint64_t a,
+                                                      std::uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, p, 1, 1, 0, 1;\n}"
+      : DEEPINFER_EIGHT(0), DEEPINFER_EIGHT(8), DEEPINFER_EIGHT(16), DEEPINFER_EIGHT(24),
+        DEEPINFER_EIGHT(32), DEEPINFER_EIGHT(40), DEEPINFER_EIGHT(48), DEEPINFER_EIGHT(56)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
 #undef DEEPINFER_EIGHT
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
