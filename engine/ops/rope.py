@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 
 def frequencies(width: int, base: float, yarn: dict[str, float] | None = None) -> torch.Tensor:
-    """fp32 [width / 2]. ``yarn``: factor, beta_fast, beta_slow, original_max_position_embeddings."""
-    index = torch.arange(0, width, 2, dtype=torch.float64)
-    plain = base ** (-index / width)
+    """fp32 [width / 2]. ``yarn``: factor, beta_fast, beta_slow, original_max_position_embeddings.
+
+    Powers and ramp are fp32, as in the published implementations of this family: a table that is rounded once from fp64
+    differs by up to 1.2e-7 relative, which at position 10^6 is an angle of 0.1.
+    """
+    plain = 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
     if yarn is None:
-        return plain.float()
+        return plain
 
     def turns(count: float) -> float:
         span = yarn["original_max_position_embeddings"] / (2.0 * math.pi * count)
@@ -34,8 +37,8 @@ def frequencies(width: int, base: float, yarn: dict[str, float] | None = None) -
 
     low = max(math.floor(turns(yarn["beta_fast"])), 0)
     high = min(math.ceil(turns(yarn["beta_slow"])), width - 1)
-    ramp = ((torch.arange(width // 2, dtype=torch.float64) - low) / max(high - low, 1e-3)).clamp(0.0, 1.0)
-    return (plain / yarn["factor"] * ramp + plain * (1.0 - ramp)).float()
+    ramp = ((torch.arange(width // 2, dtype=torch.float32) - low) / max(high - low, 1e-3)).clamp(0.0, 1.0)
+    return plain / yarn["factor"] * ramp + plain * (1.0 - ramp)
 
 
 def rotate(x: torch.Tensor, positions: torch.Tensor, freqs: torch.Tensor, *, inverse: bool = False) -> torch.Tensor:

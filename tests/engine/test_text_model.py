@@ -51,11 +51,26 @@ def test_any_chunking_is_the_same_function(name, tiny, ids, whole):
     assert (logits(tiny, ids, CHUNKS[name]) - whole).abs().max() < ABSOLUTE
 
 
-@pytest.mark.parametrize("name", CHUNKS)
-def test_with_key_rounding_chunks_choose_the_same_tokens(name, ids):
-    """A key on the edge between two codes may fall either way and move a row by any amount: judged by the choices."""
+@pytest.fixture(scope="module")
+def rounded_whole():
+    """(model with key rounding, its logits of four prompts in one forward)."""
     rounded = model(3, kv_quant=True)
-    expected, found = logits(rounded, ids, [LENGTH]), logits(rounded, ids, CHUNKS[name])
+    return rounded, [(ids, logits(rounded, ids, [LENGTH])) for ids in (prompt(seed) for seed in range(4))]
+
+
+def prompt(seed):
+    return torch.randint(3, 500, (LENGTH,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_with_key_rounding_chunks_choose_the_same_tokens(name, rounded_whole):
+    """A key on the edge between two codes may fall either way and move every later row by any amount.
+
+    So it is judged by the choices, over all positions of several prompts: rows of one prompt part together.
+    """
+    rounded, prompts = rounded_whole
+    pairs = [(logits(rounded, ids, CHUNKS[name]), expected) for ids, expected in prompts]
+    found, expected = (torch.cat(side) for side in zip(*pairs, strict=True))
     assert (found.argmax(-1) == expected.argmax(-1)).float().mean() >= 0.99
     assert ((found - expected).abs().amax(-1) < ABSOLUTE).float().mean() >= 0.5
 
