@@ -9,12 +9,15 @@ from deepinfer.engine.ops.contract import Op
 # One line per file of ops, sorted.
 MODULES = (
     "attention",
+    "compress_rows",
     "compressor",
     "dequant",
     "engram",
+    "engram_gather",
     "mhc",
     "moe",
     "norm",
+    "quantize_rows",
     "quantizers",
     "rope",
     "selection",

@@ -1,0 +1,150 @@
+// csrc/kernels/quantize_rows/cuda/cache_row.cuh — what the rows written to caches share: a warp
+// holds a row, norms it, turns its trailing channels, and stores it at a slot.
+#pragma once
+#include "kernels/quantize_rows/cuda/chunk.cuh"
+#include "kernels/quantize_rows/cuda/formats.cuh"
+#include "kernels/quantize_rows/cuda/norm.cuh"
+#include "kernels/quantize_rows/cuda/rotation.cuh"
+
+namespace deepinfer::kernels::rows {
+
+struct CacheRow {
+  std::int64_t tokens;
+  std::int64_t records;  // slots that exist
+  int channels;
+  int pairs;
+  int slots_are_int64;
+  float eps;
+};
+
+// The token of this warp, or -1 beyond the last.
+__device__ inline std::int64_t token_of_warp(const CacheRow& shape) {
+  const std::int64_t token =
+      (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  return token < shape.tokens ? token : -1;
+}
+
+// The record of a token, or -1 where none is to be written.
+__device__ inline std::int64_t slot_of(const void* slots, std::int64_t token,
+                                       const CacheRow& shape) {
+  const std::int64_t slot = shape.slots_are_int64 != 0
+                                ? static_cast<const std::int64_t*>(slots)[token]
+                                : static_cast<const std::int32_t*>(slots)[token];
+  return slot < shape.records ? slot : -1;
+}
+
+// Norms the row in place, rounding to bf16. kChunks chunks of each lane; absent ones are zero.
+template <int kChunks>
+__device__ void norm_row(uint4 (&chunk)[kChunks], const uint4* __restrict__ weight,
+                         const CacheRow& shape) {
+  float sum = 0.0f, value[kChunk];
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    unpack(chunk[k], value);
+    sum = __fadd_rn(sum, sum_of_squares(value));
+  }
+  const float inverse = inverse_root(sum_of_lanes(sum), shape.channels, shape.eps);
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const int c = static_cast<int>(threadIdx.x) % kWarp + k * kWarp;
+    if (c >= shape.channels / kChunk) continue;
+    unpack(chunk[k], value);
+    scale(value, __ldg(weight + c), inverse);
+    chunk[k] = pack(value);
+  }
+}
+
+// Turns the trailing channels, rounding to bf16. Lane i makes the turn of pair i for all.
+template <int kChunks>
+__device__ void rotate_row(uint4 (&chunk)[kChunks], std::int64_t position,
+                           const float* __restrict__ freqs, const CacheRow& shape) {
+  constexpr int kPairs = kChunk / 2;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, chunks = shape.channels / kChunk;
+  const int rotated = chunks - shape.pairs / kPairs;
+  const float frequency = lane < shape.pairs ? freqs[lane] : 0.0f;
+  const Turn own = turn(__fmul_rn(static_cast<float>(position), frequency));
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    if (k * kWarp + kWarp <= rotated) continue;  // the same for the whole warp
+    const int c = lane + k * kWarp;
+    Turn turns[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int from = (c - rotated) * kPairs + i;
+      turns[i].cos = __shfl_sync(kAllLanes, own.cos, from & (kWarp - 1));
+      turns[i].sin = __shfl_sync(kAllLanes, own.sin, from & (kWarp - 1));
+    }
+    if (c < rotated || c >= chunks) continue;
+    float value[kChunk];
+    unpack(chunk[k], value);
+    rotate(value, turns);
+    chunk[k] = pack(value);
+  }
+}
+
+template <int kChunks>
+__device__ void load_row(uint4 (&chunk)[kChunks], const uint4* __restrict__ x, std::int64_t token,
+                         const CacheRow& shape) {
+  const int chunks = shape.channels / kChunk;
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const int c = static_cast<int>(threadIdx.x) % kWarp + k * kWarp;
+    chunk[k] = c < chunks ? __ldcs(x + token * chunks + c) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+// FP4-16 of a row: C / 2 bytes of codes, then C / 16 scales. Both lanes of a group know its scale;
+// lane l stores that of pass l % 2.
+template <int kChunks>
+__device__ void store_fp4_16(const uint4 (&chunk)[kChunks], std::uint8_t* record, int channels) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, chunks = channels / kChunk;
+  std::uint32_t mine = 0;
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const std::uint32_t found = fp4_e4m3_scale(largest_of_lanes<2>(largest(chunk[k])));
+    if (lane % 2 == k) mine = found;
+    const int c = lane + k * kWarp;
+    float value[kChunk];
+    unpack(chunk[k], value);
+    if (c < chunks) reinterpret_cast<std::uint32_t*>(record)[c] = fp4_e4m3_codes(value, found);
+  }
+  const int place = lane % 2 * (kWarp / 2) + lane / 2;
+  if (lane % 2 < kChunks && place < chunks / 2)
+    record[channels / 2 + place] = static_cast<std::uint8_t>(mine);
+}
+
+// Norm, rotation, FP4-16 and the stores of a row of the main cache, from its bf16 latent.
+template <int kChunks>
+__device__ void store_entry(uint4 (&chunk)[kChunks], const uint4* weight,
+                            const std::int64_t* positions, const float* freqs, const void* slots,
+                            uint4* normed, std::uint8_t* cache, std::int64_t token,
+                            const CacheRow& shape) {
+  const std::int64_t slot = slot_of(slots, token, shape);
+  norm_row(chunk, weight, shape);
+  const int chunks = shape.channels / kChunk;
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const int c = static_cast<int>(threadIdx.x) % kWarp + k * kWarp;
+    if (normed != nullptr && c < chunks) normed[token * chunks + c] = chunk[k];
+  }
+  if (slot < 0) return;
+  rotate_row(chunk, positions[token], freqs, shape);
+  store_fp4_16(chunk, cache + slot * (shape.channels / 2 + shape.channels / 16), shape.channels);
+}
+
+inline bool allowed(const CacheRow& shape, int group) {
+  return shape.tokens >= 0 && shape.tokens <= 0x7FFFFFFF && shape.records >= 0 &&
+         shape.channels > 0 && shape.channels <= 512 && shape.channels % group == 0 &&
+         shape.pairs > 0 && shape.pairs <= kWarp && shape.pairs % (kChunk / 2) == 0 &&
+         2 * shape.pairs <= shape.channels && shape.eps >= 0.0f;
+}
+
+// Warps of a block: few rows spread over the multiprocessors.
+inline int rows_per_block(std::int64_t tokens) { return tokens <= 1024 ? 1 : 4; }
+
+inline unsigned blocks_for(std::int64_t tokens) {
+  const int per_block = rows_per_block(tokens);
+  return static_cast<unsigned>((tokens + per_block - 1) / per_block);
+}
+
+}  // namespace deepinfer::kernels::rows
