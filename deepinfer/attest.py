@@ -156,7 +156,11 @@ def _bringup(gate: str, run: Run, seen: Seen, runner: Callable[..., Any] | None)
     library, record = bringup.load_record(run.root, run.entry)
     run.artifacts.append({"name": bringup.LIBRARY, **record["library"]})
     if gate == "conformance":
-        gates.conformance(run, runner or _on_device(str(library)))
+        seed = gates.conformance(run, runner or _on_device(str(library)))
+        if runner is None:
+            from deepinfer.engine.attest.sanitize import sanitize
+
+            sanitize(run, str(library), seed)
     else:
         _speaks(gate, run, str(library))
     return str(record["toolkit"])

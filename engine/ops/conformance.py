@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deepinfer.engine.ops import launch
+from deepinfer.engine.ops import launch, parts
 from deepinfer.engine.ops.contract import Case, Op
 from deepinfer.engine.ops.registry import load_all
+
+if TYPE_CHECKING:
+    from deepinfer.engine.ops.contract import Implementation
 
 POISON = float("nan")  # an element that nobody wrote is seen
 
@@ -20,7 +23,8 @@ POISON = float("nan")  # an element that nobody wrote is seen
 class Outcome:
     """One case of one op. ``worst`` is the largest error relative to the tolerance's scale; 0 means bit for bit.
 
-    ``what`` ran: the native version (``op``) or the reference itself on another device (``reference``).
+    ``what``: the native version against the reference (``op``), its rows in smaller calls against itself (``batch``),
+    or the reference on another device (``reference``).
     """
 
     op: str
@@ -39,10 +43,41 @@ def run(module: Any, kind: str, device: str, seed: int, only: Collection[str] | 
             continue
         generator = torch.Generator().manual_seed(seed)
         for case in op.cases(generator, device):
-            outputs = {key: poisoned(shape, dtype, device) for key, (shape, dtype) in case.out.items()}
-            launch.check(op.contract, {**case.inputs, **outputs}, case.scalars)
-            implementation(module, case.inputs, outputs, case.scalars)
+            outputs, sizes = _launched(module, op, implementation, case, device)
             yield compare(name, op, case, outputs)
+            if op.contract.batch:
+                rows = int(sizes[op.contract.batch])
+                yield _alone(module, op, implementation, case, outputs, rows, device)
+
+
+def _launched(
+    module: Any, op: Op, implementation: Implementation, case: Case, device: str
+) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Outputs, poisoned before, and the sizes of the call."""
+    outputs = {key: poisoned(shape, dtype, device) for key, (shape, dtype) in case.out.items()}
+    sizes = launch.check(op.contract, {**case.inputs, **outputs}, case.scalars)
+    implementation(module, case.inputs, outputs, case.scalars)
+    return outputs, sizes
+
+
+def _alone(
+    module: Any,
+    op: Op,
+    implementation: Implementation,
+    case: Case,
+    whole: dict[str, torch.Tensor],
+    rows: int,
+    device: str,
+) -> Outcome:
+    """Whether rows in smaller calls have the bits that they have in the whole call."""
+    contract = op.contract
+    for part, begin, end in parts.parts(contract, case, rows) if rows else ():
+        outputs, _ = _launched(module, op, implementation, part, device)
+        differs = parts.same(contract, whole, outputs, begin, end, rows)
+        if differs:
+            detail = "%s of rows %d to %d differs from that of %d rows" % (differs, begin, end - 1, rows)
+            return Outcome(contract.name, case.label, False, float("inf"), detail, "batch")
+    return Outcome(contract.name, case.label, True, 0.0, what="batch")
 
 
 def references(device: str, seed: int) -> Iterator[Outcome]:

@@ -33,7 +33,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Contract:
-    """The promise. ``tolerance`` 0 means bit for bit; ``ties`` says what happens where two answers are as good."""
+    """The promise. ``tolerance`` 0 means bit for bit; ``ties`` says what happens where two answers are as good.
+
+    ``batch`` names the size that counts independent rows, such as ``T``: a row's result is then the same bits whatever
+    other rows are in the call, which conformance holds native versions to. Empty: no such promise.
+    """
 
     name: str
     summary: str
@@ -42,6 +46,7 @@ class Contract:
     source: str
     tolerance: float = 0.0
     ties: str = "none occur"
+    batch: str = ""
 
     def bound(self, output: str) -> float:
         """The tolerance of one output."""

@@ -1,0 +1,54 @@
+"""What is made of compute-sanitizer's summaries, and of a host that does not have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from deepinfer.engine.attest import sanitize
+
+
+class Checks:
+    """What a gate says, by id."""
+
+    def __init__(self, root=None):
+        self.root, self.found = root, {}
+
+    def check(self, name, fine, measured="", unit="", bound="", note=""):
+        self.found[name] = (fine, measured, note)
+
+
+CLEAN = "========= COMPUTE-SANITIZER\n31 cases launched\n========= ERROR SUMMARY: 0 errors\n"
+RACES = "31 cases launched\n========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "expected"),
+    [
+        ("memcheck", CLEAN, (True, 0, "31 cases launched")),
+        ("memcheck", CLEAN.replace("SUMMARY: 0", "SUMMARY: 7"), (False, 7, "31 cases launched")),
+        ("memcheck", CLEAN.replace("31 cases", "0 cases"), (False, 0, "0 cases launched")),
+        ("racecheck", RACES, (False, 2, "31 cases launched")),
+        ("racecheck", RACES.replace("2 hazards", "0 hazards"), (True, 0, "31 cases launched")),
+    ],
+)
+def test_a_summary_is_read(tool, said, expected):
+    run = Checks()
+    sanitize.judge(run, tool, said)
+    assert run.found["sanitizer." + tool] == expected
+
+
+def test_a_run_without_a_summary_fails():
+    run = Checks()
+    sanitize.judge(run, "memcheck", "Segmentation fault")
+    assert run.found["sanitizer.memcheck"][0] is False
+    assert "Segmentation fault" in run.found["sanitizer.memcheck"][2]
+
+
+def test_without_the_tool_it_is_not_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(sanitize.shutil, "which", lambda *words, **named: None)
+    run = Checks(tmp_path)
+    sanitize.sanitize(run, "lib.so", 1)
+    assert run.found == {
+        "sanitizer.memcheck": (None, "", "compute-sanitizer is not installed"),
+        "sanitizer.racecheck": (None, "", "compute-sanitizer is not installed"),
+    }
