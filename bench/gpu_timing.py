@@ -36,7 +36,7 @@ class Timed(float):
 
 @dataclass
 class Row:
-    """One line: ``us`` ours, ``bound_us`` the least that this process's ceilings allow, ``baseline_us`` the best peer's.
+    """One line: ``us`` ours, ``bound_us`` the least that this process's ceilings allow, ``baseline_us`` the best peer.
 
     ``form`` names the activation or row format that the figure is for. ``goal`` in words; ``met`` None: not judged.
     ``floor`` is what the gate ``bench`` asks for: ``bound_us / us`` at least; None: the row is not part of the gate.

@@ -121,7 +121,7 @@ class HostView:
         return unknown(doubt) if doubt else absent(", ".join(paths[:3]))
 
     def lines(self, path: str, pattern: str) -> Fact:
-        """The lines of a file in which ``pattern`` is found: all that a record keeps of a file that is not its host's."""
+        """The lines of a file in which ``pattern`` is found: all that a record keeps of a vendor's file."""
         fact = self.read(path)
         return present(_matching(fact.value, pattern), fact.source) if fact.is_present else fact
 

@@ -106,7 +106,7 @@ def test_a_host_without_the_device_is_refused(repository, host):
     [
         ([], "a gate is missing"),
         (["prob"], "did you mean 'probe'?"),
-        (["smoke"], "no gate is called 'smoke'"),
+        (["smok"], "did you mean 'smoke'?"),
         (["probe", "--kind", "maintaner"], "did you mean 'maintainer'?"),
         (["probe", "--by", "ada@example.org"], "public handle"),
         (["probe", "--entri", "x"], "did you mean '--entry'?"),

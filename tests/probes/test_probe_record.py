@@ -193,7 +193,7 @@ def test_a_record_of_this_very_machine_replays_to_the_same_document(target):
     assert json.dumps(judged(plain, wish=wish).document(), indent=1) == json.dumps(verdict.document(), indent=1)
 
 
-def test_of_a_vendors_header_only_the_lines_that_are_read_are_kept(tmp_path: Path) -> None:
+def test_of_a_vendors_header_only_the_lines_that_are_read_are_kept(tmp_path):
     from deepinfer.probes.live import LiveView
 
     header = tmp_path / "cuda.h"
