@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,22 +25,28 @@ _LAUNCHED = r"(\d+) cases launched"
 
 
 def sanitize(run: Run, library: str, seed: int) -> None:
-    """One check per tool; where compute-sanitizer is missing the checks say so and are not judged."""
+    """One check per tool, at the same time; where compute-sanitizer is missing they say so and are not judged."""
     program = shutil.which("compute-sanitizer", path=_search_path())
-    for tool in TOOLS:
-        if program is None:
+    if program is None:
+        for tool in TOOLS:
             run.check("sanitizer." + tool, None, note="compute-sanitizer is not installed")
-            continue
-        words = [program, "--tool", tool, sys.executable, "-m", "deepinfer.engine.attest.sanitize", library, str(seed)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(run.root), os.environ.get("PYTHONPATH", "")])}
+        return
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(run.root), os.environ.get("PYTHONPATH", "")])}
+    launches = [sys.executable, "-m", "deepinfer.engine.attest.sanitize", library, str(seed)]
+
+    def watched(tool: str) -> str:
+        words = [program, "--tool", tool, *launches]
         try:
             done = subprocess.run(
                 words, cwd=run.root, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
-            run.check("sanitizer." + tool, False, note="it did not end in %d s" % SECONDS)
-            continue
-        judge(run, tool, done.stdout + done.stderr)
+            return "it did not end in %d s" % SECONDS
+        return done.stdout + done.stderr
+
+    with ThreadPoolExecutor(max_workers=len(TOOLS)) as workers:
+        for tool, said in zip(TOOLS, workers.map(watched, TOOLS), strict=True):
+            judge(run, tool, said)
 
 
 def judge(run: Run, tool: str, said: str) -> None:
