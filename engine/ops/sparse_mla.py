@@ -218,6 +218,7 @@ for _name, _function, _order in (
                 {},
                 "Attention with one shared key-value head and a learned sink; row formats of OCP microscaling and FP8",
                 tolerance=5e-3,
+                batch="T",
             ),
             reference,
             cases,

@@ -19,7 +19,7 @@
 // Rows become bf16 exactly if an E8M0 byte is at most 198 (2^71) and no code is NaN; the quantizers
 // write no other. The weights exp(...) are rounded to bf16 for the second product, not for their
 // sum. Order of sums, whatever the other tokens are: slots in tiles (64 on sm_90, 32 elsewhere),
-// window first; within a tile the tensor core's order of 16 at a time.
+// window first; within a tile 16 at a time, in the tensor core's order.
 //
 // All pointers are device memory of the current device, aligned to 16 bytes; tokens, pools and
 // slots may be 0. Returns a cudaError_t: 0 once launched, 1 (invalid value) for a negative or too
