@@ -1,6 +1,6 @@
 """Engram on the device: hashing, table rows from page-locked host and device memory, their overlap, and the gate.
 
-    python bench/gpu_engram.py [--library FILE] [--check] [--json FILE] [--no-compile]
+    python bench/gpu_engram.py [--library FILE] [--check] [--json FILE] [--compile]
 
 Exposed time: a captured graph forks to a second stream, gathers there (with or without hashing first), runs other work
 of about 100 us on the first stream, and joins; its time less that of the other work alone. The other work is one matrix
@@ -21,7 +21,7 @@ OPS = ("engram_gather.rows", "engram_gather.gather", "engram_gather.inject")
 ROWS, WIDTH, EACH, RECORD = 1 << 22, 256, 24, 272
 CHANNELS, EPS = 5120, 1e-20
 EXPOSED_GOAL_US = 20.0
-LIMITS = (0, 32, 64)  # thread blocks of the gather beside other work
+LIMITS = (0, 32)  # thread blocks of the gather beside other work
 
 
 class Tables:
@@ -251,7 +251,8 @@ def injections(bench: gpu_timing.Bench, with_compile: bool) -> Iterator[gpu_timi
         else:
             goal, met = "faster than every peer", same and (best is None or us < best)
         words = "; ".join("%s %.1f" % pair for pair in found)
-        yield gpu_timing.Row("inject %dx4x%d" % (tokens, CHANNELS), us, bound, words, best, goal, met, "bf16")
+        floor = 0.72 if tokens > 64 else None
+        yield gpu_timing.Row("inject %dx4x%d" % (tokens, CHANNELS), us, bound, words, best, goal, met, "bf16", floor)
 
 
 def measure(bench: gpu_timing.Bench, with_compile: bool) -> Iterator[gpu_timing.Row]:
@@ -262,8 +263,8 @@ def measure(bench: gpu_timing.Bench, with_compile: bool) -> Iterator[gpu_timing.
 
 
 def main() -> int:
-    with_compile = "--no-compile" not in sys.argv
-    sys.argv[1:] = [word for word in sys.argv[1:] if word != "--no-compile"]
+    with_compile = "--compile" in sys.argv
+    sys.argv[1:] = [word for word in sys.argv[1:] if word != "--compile"]
     return gpu_timing.main(__doc__, functools.partial(measure, with_compile=with_compile), OPS)
 
 

@@ -36,8 +36,10 @@ def _fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _e2m1(scaled: torch.Tensor) -> torch.Tensor:
-    edges = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], device=scaled.device)
-    code = torch.bucketize(scaled.abs(), edges).to(torch.uint8) | (torch.signbit(scaled).to(torch.uint8) << 3)
+    size = scaled.abs()
+    code = torch.signbit(scaled).to(torch.uint8) << 3
+    for number, edge in enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)):
+        code += (size > edge if number % 2 == 0 else size >= edge).to(torch.uint8)
     code = code.flatten(-2)
     return code[..., 0::2] | (code[..., 1::2] << 4)
 

@@ -186,6 +186,7 @@ register(
             _EPS,
             SOURCE,
             ties=_TIES,
+            batch="T",
         ),
         _entry_reference,
         _entry_cases,
@@ -210,6 +211,7 @@ register(
             {**_EPS, "entries": "of a block, a multiple of 4"},
             SOURCE,
             ties=_TIES,
+            batch="T",
         ),
         _index_key_reference,
         _index_key_cases,
@@ -227,6 +229,7 @@ register(
             {},
             "Token compression of ratio 2: two tokens, one latent",
             tolerance=1e-4,  # an exponential off by two places moves a few roundings
+            batch="T",
         ),
         _pair_reference,
         _pair_cases,
@@ -243,6 +246,7 @@ register(
             SOURCE,
             tolerance=2e-2,  # of bytes: a rounding of a latent may move a code, and seldom a scale
             ties=_TIES,
+            batch="T",
         ),
         _pair_entry_reference,
         _pair_entry_cases,

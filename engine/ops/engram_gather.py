@@ -158,6 +158,7 @@ register(
             ),
             {"pad": "the id that stands for what is dead"},
             "Engram: n-gram hashing into embedding tables",
+            batch="T",
         ),
         _rows_reference,
         _rows_cases,
@@ -178,6 +179,7 @@ register(
             ),
             {"blocks": "at most so many thread blocks; 0: no limit"},
             "Engram: embedding tables in FP8 with a power-of-two scale per row and 32 columns",
+            batch="T",
         ),
         _gather_reference,
         _gather_cases,
@@ -199,6 +201,7 @@ register(
             {"eps": "added to the mean squares"},
             "Engram: gated injection of the looked-up value",
             tolerance=5e-4,  # some roundings to bf16 fall on the other side
+            batch="T",
         ),
         _inject_reference,
         _inject_cases,

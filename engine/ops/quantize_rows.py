@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deepinfer.engine.ops.contract import Scalars, Tensors
 
 CHUNK = 8  # channels that a thread holds
+LANES = 128  # threads that a sum over a row counts with
 _EDGES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # between E2M1 magnitudes; ties go to the even code
 _BF16 = torch.bfloat16
 
@@ -27,23 +28,20 @@ _BF16 = torch.bfloat16
 def ordered_sum(x: torch.Tensor) -> torch.Tensor:
     """fp32 [R] of fp32 [R, C], C a multiple of 8: the sum over the row in the order that the kernels keep.
 
-    The eight numbers of a chunk in ascending order; the chunks l, l + L, l + 2 L, ... of each lane l in ascending
-    order; lanes whose numbers differ in bit 4, then 3, 2, 1, 0; then warps 0 + 1, 2 + 3, and both. L is 32 lanes where
-    C is at most 2048, else 128.
+    The eight numbers of a chunk in ascending order; the chunks l, l + 128, l + 256, ... of each of 128 lanes in
+    ascending order; lanes of a warp of 32 whose numbers differ in bit 4, then 3, 2, 1, 0; then the warps,
+    (0 + 1) + (2 + 3).
     """
     rows, channels = x.shape
-    lanes = 32 if channels <= 2048 else 128
     chunks = channels // CHUNK
-    passes = -(-chunks // lanes)
-    parts = x.new_zeros(rows, passes * lanes, CHUNK)
+    passes = -(-chunks // LANES)
+    parts = x.new_zeros(rows, passes * LANES, CHUNK)
     parts[:, :chunks] = x.reshape(rows, chunks, CHUNK)
     sums = _left_to_right(parts)
-    sums = _left_to_right(sums.reshape(rows, passes, lanes).transpose(1, 2))
-    sums = sums.reshape(rows, lanes // 32, 32)
+    sums = _left_to_right(sums.reshape(rows, passes, LANES).transpose(1, 2)).reshape(rows, 4, 32)
     for width in (16, 8, 4, 2, 1):
         sums = sums[..., :width] + sums[..., width : 2 * width]
-    warps = sums[..., 0]
-    return warps[:, 0] if warps.shape[1] == 1 else (warps[:, 0] + warps[:, 1]) + (warps[:, 2] + warps[:, 3])
+    return (sums[:, 0, 0] + sums[:, 1, 0]) + (sums[:, 2, 0] + sums[:, 3, 0])
 
 
 def _left_to_right(x: torch.Tensor) -> torch.Tensor:
@@ -187,18 +185,10 @@ def _fp8_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
 
 
 def _normed_fp8_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
-    """Every kernel width, each with absent chunks; the normed row also left out."""
-    for rows, channels in (
-        (3, 32),
-        (5, 256),
-        (9, 416),
-        (7, 800),
-        (33, 1280),
-        (3, 1952),
-        (2, 4096),
-        (3, 5120),
-        (2, 7200),
-    ):
+    """Every kernel width, each with absent chunks; the normed row also left out; many rows: other kernels."""
+    few = ((3, 32), (5, 256), (9, 416), (7, 800), (33, 1280), (3, 1952), (2, 4096), (3, 5120), (2, 7200))
+    many = ((1030, 256), (1025, 480), (1026, 800), (1027, 1280), (1025, 1952), (1025, 2080))
+    for rows, channels in (*few, *many):
         inputs = {
             "x": random_rows((rows, channels), generator, device),
             "weight": random_weight(channels, generator, device),
@@ -237,6 +227,7 @@ register(
             {},
             SOURCE,
             ties="halfway rounds to the even code",
+            batch="R",
         ),
         _fp8_reference,
         _fp8_cases,
@@ -258,6 +249,7 @@ register(
             {"eps": "added to the mean square"},
             SOURCE + "; RMSNorm: arXiv:1910.07467",
             ties="halfway rounds to the even code",
+            batch="R",
         ),
         _normed_fp8_reference,
         _normed_fp8_cases,
@@ -374,6 +366,7 @@ register(
             ),
             {},
             "Rotary embedding on interleaved pairs: arXiv:2104.09864",
+            batch="T",
         ),
         _queries_reference,
         _query_cases,
@@ -395,6 +388,7 @@ register(
             {},
             SOURCE,
             ties="halfway rounds to the even code",
+            batch="T",
         ),
         _index_queries_reference,
         _index_query_cases,
@@ -418,6 +412,7 @@ register(
             {"eps": "added to the mean square"},
             SOURCE,
             ties="halfway rounds to the even code",
+            batch="T",
         ),
         _window_reference,
         _window_cases,

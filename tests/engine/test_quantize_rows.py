@@ -82,7 +82,7 @@ def loop_sum(numbers: list[float]) -> float:
     def add(a: float, b: float) -> float:
         return float(torch.tensor(a, dtype=torch.float32) + torch.tensor(b, dtype=torch.float32))
 
-    lanes = 32 if len(numbers) <= 2048 else 128
+    lanes = 128
     held = [0.0] * lanes
     for start in range(0, len(numbers), 8):
         chunk = 0.0
@@ -92,8 +92,7 @@ def loop_sum(numbers: list[float]) -> float:
         held[lane] = add(held[lane], chunk)
     for distance in (16, 8, 4, 2, 1):
         held = [add(held[lane], held[lane ^ distance]) for lane in range(lanes)]
-    warps = held[::32]
-    return warps[0] if len(warps) == 1 else add(add(warps[0], warps[1]), add(warps[2], warps[3]))
+    return add(add(held[0], held[32]), add(held[64], held[96]))
 
 
 def test_the_ordered_norm_is_the_norm_to_one_rounding() -> None:

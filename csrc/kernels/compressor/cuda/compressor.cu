@@ -12,55 +12,48 @@ constexpr int kThreads = 128;
 __device__ float blend(float gate0, float gate1, float value0, float value1) {
   const float t = expf(-fabsf(__fsub_rn(gate0, gate1)));
   const float heavy = gate1 > gate0 ? value1 : value0, light = gate1 > gate0 ? value0 : value1;
-  return __fdiv_rn(__fmaf_rn(light, t, heavy), __fadd_rn(1.0f, t));
+  return __fdividef(__fmaf_rn(light, t, heavy), __fadd_rn(1.0f, t));  // by 1 to 2
 }
 
-// Chunk c of latent `group`; quads is C / 4.
-__device__ uint4 latent_chunk(const float4* __restrict__ gates, const float4* __restrict__ values,
-                              std::int64_t group, int c, int quads) {
-  const std::int64_t first = 2 * group * quads + 2 * c, second = first + quads;
-  const float4 g0[2] = {__ldcs(gates + first), __ldcs(gates + first + 1)};
-  const float4 g1[2] = {__ldcs(gates + second), __ldcs(gates + second + 1)};
-  const float4 v0[2] = {__ldcs(values + first), __ldcs(values + first + 1)};
-  const float4 v1[2] = {__ldcs(values + second), __ldcs(values + second + 1)};
-  float out[kChunk];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    out[4 * i] = blend(g0[i].x, g1[i].x, v0[i].x, v1[i].x);
-    out[4 * i + 1] = blend(g0[i].y, g1[i].y, v0[i].y, v1[i].y);
-    out[4 * i + 2] = blend(g0[i].z, g1[i].z, v0[i].z, v1[i].z);
-    out[4 * i + 3] = blend(g0[i].w, g1[i].w, v0[i].w, v1[i].w);
-  }
-  return pack(out);
+// Four channels of a latent: quad q of `first`, the even token's, and of the odd one's.
+__device__ uint2 latent_quad(const float4* __restrict__ gates, const float4* __restrict__ values,
+                             std::int64_t first, int quads) {
+  const float4 g0 = __ldg(gates + first), g1 = __ldg(gates + first + quads);
+  const float4 v0 = __ldg(values + first), v1 = __ldg(values + first + quads);
+  return make_uint2(pack_pair(blend(g0.x, g1.x, v0.x, v1.x), blend(g0.y, g1.y, v0.y, v1.y)),
+                    pack_pair(blend(g0.z, g1.z, v0.z, v1.z), blend(g0.w, g1.w, v0.w, v1.w)));
 }
 
 __global__ void __launch_bounds__(kThreads)
     pair(const float4* __restrict__ gates, const float4* __restrict__ values,
-         uint4* __restrict__ latent, std::int64_t chunks, int per_row) {
-  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (place >= chunks) return;
-  const std::int64_t group = place / per_row;
-  const int c = static_cast<int>(place - group * per_row);
-  latent[place] = latent_chunk(gates, values, group, c, 2 * per_row);
+         uint2* __restrict__ latent, unsigned count, unsigned quads) {
+  const unsigned place = blockIdx.x * kThreads + threadIdx.x;
+  if (place >= count) return;
+  const unsigned group = place / quads, q = place - group * quads;
+  latent[place] = latent_quad(gates, values, static_cast<std::int64_t>(group) * 2 * quads + q,
+                              static_cast<int>(quads));
 }
 
 template <int kChunks>
 __global__ void __launch_bounds__(kThreads)
-    pair_entry(const float4* __restrict__ gates, const float4* __restrict__ values,
-               const uint4* __restrict__ weight, const std::int64_t* __restrict__ positions,
-               const float* __restrict__ freqs, const void* __restrict__ slots,
+    pair_entry(const float4* __restrict__ gates, const float4* __restrict__ values, RowSources from,
                uint4* __restrict__ normed, std::uint8_t* __restrict__ cache, CacheRow shape) {
   const std::int64_t group = token_of_warp(shape);
   if (group < 0) return;
-  uint4 chunk[kChunks];
+  HeldRow<kChunks> row;
+  load_sources(row, from, group, shape);
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     const int c = static_cast<int>(threadIdx.x) % kWarp + k * kWarp;
-    chunk[k] = c < shape.channels / kChunk
-                   ? latent_chunk(gates, values, group, c, shape.channels / 4)
-                   : make_uint4(0, 0, 0, 0);
+    row.chunk[k] = make_uint4(0, 0, 0, 0);
+    if (c >= shape.channels / kChunk) continue;
+    const int quads = shape.channels / 4;
+    const std::int64_t first = group * 2 * quads + 2 * c;
+    const uint2 low = latent_quad(gates, values, first, quads);
+    const uint2 high = latent_quad(gates, values, first + 1, quads);
+    row.chunk[k] = make_uint4(low.x, low.y, high.x, high.y);
   }
-  store_entry(chunk, weight, positions, freqs, slots, normed, cache, group, shape);
+  store_entry(row, normed, cache, group, shape);
 }
 
 }  // namespace
@@ -73,12 +66,13 @@ int deepinfer_cuda_compressor_pair(const void* gates, const void* values, void* 
     return cudaErrorInvalidValue;
   if (groups == 0) return cudaSuccess;
   if (!usable(gates, values, latent)) return cudaErrorInvalidValue;
-  const std::int64_t chunks = groups * (channels / kChunk);
-  const std::int64_t blocks = (chunks + kThreads - 1) / kThreads;
-  if (blocks > 0x7FFFFFFF) return cudaErrorInvalidValue;
-  pair<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+  const std::int64_t quads = channels / 4;
+  if (groups > 0x7FFFFFFF / quads) return cudaErrorInvalidValue;
+  const std::int64_t count = groups * quads;
+  pair<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+         static_cast<cudaStream_t>(stream)>>>(
       static_cast<const float4*>(gates), static_cast<const float4*>(values),
-      static_cast<uint4*>(latent), chunks, static_cast<int>(channels) / kChunk);
+      static_cast<uint2*>(latent), static_cast<unsigned>(count), static_cast<unsigned>(quads));
   return cudaGetLastError();
 }
 
@@ -98,13 +92,14 @@ int deepinfer_cuda_compressor_pair_entry(const void* gates, const void* values, 
   if (groups == 0) return cudaSuccess;
   if (!usable(gates, values, weight, positions, freqs, slots, cache) || !aligned(normed))
     return cudaErrorInvalidValue;
+  const RowSources from{static_cast<const uint4*>(weight),
+                        static_cast<const std::int64_t*>(positions),
+                        static_cast<const float*>(freqs), slots};
   const auto run = [&](auto kernel) {
     kernel<<<blocks_for(groups), rows_per_block(groups) * kWarp, 0,
              static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const float4*>(gates), static_cast<const float4*>(values),
-        static_cast<const uint4*>(weight), static_cast<const std::int64_t*>(positions),
-        static_cast<const float*>(freqs), slots, static_cast<uint4*>(normed),
-        static_cast<std::uint8_t*>(cache), shape);
+        static_cast<const float4*>(gates), static_cast<const float4*>(values), from,
+        static_cast<uint4*>(normed), static_cast<std::uint8_t*>(cache), shape);
     return static_cast<int>(cudaGetLastError());
   };
   return channels <= 256 ? run(pair_entry<1>) : run(pair_entry<2>);

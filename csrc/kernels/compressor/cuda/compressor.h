@@ -4,8 +4,8 @@
 // gates, values fp32 [2 G, C]: rows 2j and 2j + 1 make latent j. Per channel, in fp32:
 //   t = exp(-|g0 - g1|);  heavy, light: the values of the larger and the smaller gate (heavy is
 //   value 0 where the gates are equal);  latent = (heavy + light * t) / (1 + t)
-// with one rounding for the product and sum, then rounded to bf16. exp is within 2 units in the
-// last place.
+// with one rounding for the product and sum, then rounded to bf16. Exponential and quotient are
+// each within 2 units in the last place.
 #pragma once
 #include <cstdint>
 

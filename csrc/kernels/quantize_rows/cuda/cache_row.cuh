@@ -24,45 +24,74 @@ __device__ inline std::int64_t token_of_warp(const CacheRow& shape) {
   return token < shape.tokens ? token : -1;
 }
 
-// The record of a token, or -1 where none is to be written.
-__device__ inline std::int64_t slot_of(const void* slots, std::int64_t token,
-                                       const CacheRow& shape) {
-  const std::int64_t slot = shape.slots_are_int64 != 0
-                                ? static_cast<const std::int64_t*>(slots)[token]
-                                : static_cast<const std::int32_t*>(slots)[token];
-  return slot < shape.records ? slot : -1;
-}
+// What the caller gives beside the rows themselves.
+struct RowSources {
+  const uint4* weight;
+  const std::int64_t* positions;
+  const float* freqs;
+  const void* slots;
+};
 
-// Norms the row in place, rounding to bf16. kChunks chunks of each lane; absent ones are zero.
+// A row in a warp: kChunks chunks of each lane, absent ones zero, and all else that it will need:
+// loaded together, so that one wait covers it.
 template <int kChunks>
-__device__ void norm_row(uint4 (&chunk)[kChunks], const uint4* __restrict__ weight,
+struct HeldRow {
+  uint4 chunk[kChunks];
+  uint4 factors[kChunks];  // norm weights
+  float frequency;         // of pair `lane`
+  std::int64_t position;
+  std::int64_t slot;  // -1: none
+};
+
+template <int kChunks>
+__device__ void load_row(HeldRow<kChunks>& row, const uint4* __restrict__ x, std::int64_t token,
                          const CacheRow& shape) {
-  float sum = 0.0f, value[kChunk];
-#pragma unroll
-  for (int k = 0; k < kChunks; ++k) {
-    unpack(chunk[k], value);
-    sum = __fadd_rn(sum, sum_of_squares(value));
-  }
-  const float inverse = inverse_root(sum_of_lanes(sum), shape.channels, shape.eps);
+  const int chunks = shape.channels / kChunk;
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     const int c = static_cast<int>(threadIdx.x) % kWarp + k * kWarp;
-    if (c >= shape.channels / kChunk) continue;
-    unpack(chunk[k], value);
-    scale(value, __ldg(weight + c), inverse);
-    chunk[k] = pack(value);
+    row.chunk[k] = c < chunks ? __ldg(x + token * chunks + c) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+template <int kChunks>
+__device__ void load_sources(HeldRow<kChunks>& row, const RowSources& from, std::int64_t token,
+                             const CacheRow& shape) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, chunks = shape.channels / kChunk;
+  row.slot =
+      shape.slots_are_int64 != 0
+          ? __ldg(static_cast<const long long*>(from.slots) + token)
+          : static_cast<std::int64_t>(__ldg(static_cast<const std::int32_t*>(from.slots) + token));
+  if (row.slot >= shape.records) row.slot = -1;
+  row.position = __ldg(reinterpret_cast<const long long*>(from.positions) + token);
+  row.frequency = lane < shape.pairs ? __ldg(from.freqs + lane) : 0.0f;
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    const int c = lane + k * kWarp;
+    row.factors[k] = c < chunks ? __ldg(from.weight + c) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+// Norms the row in place, rounding to bf16.
+template <int kChunks>
+__device__ void norm_row(HeldRow<kChunks>& row, const CacheRow& shape) {
+  const float inverse = inverse_root(sum_of_row(row.chunk), shape.channels, shape.eps);
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    float value[kChunk];
+    unpack(row.chunk[k], value);
+    scale(value, row.factors[k], inverse);
+    row.chunk[k] = pack(value);
   }
 }
 
 // Turns the trailing channels, rounding to bf16. Lane i makes the turn of pair i for all.
 template <int kChunks>
-__device__ void rotate_row(uint4 (&chunk)[kChunks], std::int64_t position,
-                           const float* __restrict__ freqs, const CacheRow& shape) {
+__device__ void rotate_row(HeldRow<kChunks>& row, const CacheRow& shape) {
   constexpr int kPairs = kChunk / 2;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, chunks = shape.channels / kChunk;
   const int rotated = chunks - shape.pairs / kPairs;
-  const float frequency = lane < shape.pairs ? freqs[lane] : 0.0f;
-  const Turn own = turn(__fmul_rn(static_cast<float>(position), frequency));
+  const Turn own = turn(__fmul_rn(static_cast<float>(row.position), row.frequency));
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     if (k * kWarp + kWarp <= rotated) continue;  // the same for the whole warp
@@ -76,20 +105,9 @@ __device__ void rotate_row(uint4 (&chunk)[kChunks], std::int64_t position,
     }
     if (c < rotated || c >= chunks) continue;
     float value[kChunk];
-    unpack(chunk[k], value);
+    unpack(row.chunk[k], value);
     rotate(value, turns);
-    chunk[k] = pack(value);
-  }
-}
-
-template <int kChunks>
-__device__ void load_row(uint4 (&chunk)[kChunks], const uint4* __restrict__ x, std::int64_t token,
-                         const CacheRow& shape) {
-  const int chunks = shape.channels / kChunk;
-#pragma unroll
-  for (int k = 0; k < kChunks; ++k) {
-    const int c = static_cast<int>(threadIdx.x) % kWarp + k * kWarp;
-    chunk[k] = c < chunks ? __ldcs(x + token * chunks + c) : make_uint4(0, 0, 0, 0);
+    row.chunk[k] = pack(value);
   }
 }
 
@@ -115,21 +133,19 @@ __device__ void store_fp4_16(const uint4 (&chunk)[kChunks], std::uint8_t* record
 
 // Norm, rotation, FP4-16 and the stores of a row of the main cache, from its bf16 latent.
 template <int kChunks>
-__device__ void store_entry(uint4 (&chunk)[kChunks], const uint4* weight,
-                            const std::int64_t* positions, const float* freqs, const void* slots,
-                            uint4* normed, std::uint8_t* cache, std::int64_t token,
-                            const CacheRow& shape) {
-  const std::int64_t slot = slot_of(slots, token, shape);
-  norm_row(chunk, weight, shape);
+__device__ void store_entry(HeldRow<kChunks>& row, uint4* normed, std::uint8_t* cache,
+                            std::int64_t token, const CacheRow& shape) {
+  norm_row(row, shape);
   const int chunks = shape.channels / kChunk;
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     const int c = static_cast<int>(threadIdx.x) % kWarp + k * kWarp;
-    if (normed != nullptr && c < chunks) normed[token * chunks + c] = chunk[k];
+    if (normed != nullptr && c < chunks) normed[token * chunks + c] = row.chunk[k];
   }
-  if (slot < 0) return;
-  rotate_row(chunk, positions[token], freqs, shape);
-  store_fp4_16(chunk, cache + slot * (shape.channels / 2 + shape.channels / 16), shape.channels);
+  if (row.slot < 0) return;
+  rotate_row(row, shape);
+  store_fp4_16(row.chunk, cache + row.slot * (shape.channels / 2 + shape.channels / 16),
+               shape.channels);
 }
 
 inline bool allowed(const CacheRow& shape, int group) {

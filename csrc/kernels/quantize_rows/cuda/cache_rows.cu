@@ -24,28 +24,26 @@ __device__ void store_codes(std::uint8_t* place, const uint2& codes, int channel
 }
 
 template <int kChunks>
-__global__ void window(const uint4* __restrict__ x, const uint4* __restrict__ weight,
-                       const std::int64_t* __restrict__ positions, const float* __restrict__ freqs,
-                       const void* __restrict__ slots, std::uint8_t* __restrict__ cache,
-                       CacheRow shape) {
+__global__ void window(const uint4* __restrict__ x, RowSources from,
+                       std::uint8_t* __restrict__ cache, CacheRow shape) {
   const std::int64_t token = token_of_warp(shape);
   if (token < 0) return;
-  uint4 chunk[kChunks];
-  load_row(chunk, x, token, shape);
-  const std::int64_t slot = slot_of(slots, token, shape);
-  if (slot < 0) return;
-  norm_row(chunk, weight, shape);
-  rotate_row(chunk, positions[token], freqs, shape);
+  HeldRow<kChunks> row;
+  load_row(row, x, token, shape);
+  load_sources(row, from, token, shape);
+  if (row.slot < 0) return;
+  norm_row(row, shape);
+  rotate_row(row, shape);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, chunks = shape.channels / kChunk;
-  std::uint8_t* record = cache + slot * (shape.channels + shape.channels / 32);
+  std::uint8_t* record = cache + row.slot * (shape.channels + shape.channels / 32);
   std::uint32_t mine = 0;  // of pass lane % 4: all lanes of a group know its scale
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
-    const std::uint32_t found = fp8_scale(largest_of_lanes<kGroup>(largest(chunk[k])));
+    const std::uint32_t found = fp8_scale(largest_of_lanes<kGroup>(largest(row.chunk[k])));
     if (lane % kGroup == k) mine = found;
     const int c = lane + k * kWarp;
     float value[kChunk];
-    unpack(chunk[k], value);
+    unpack(row.chunk[k], value);
     if (c < chunks) store_codes(record + c * kChunk, fp8_codes(value, found), shape.channels);
   }
   const int place = lane % kGroup * (kWarp / kGroup) + lane / kGroup;
@@ -54,42 +52,37 @@ __global__ void window(const uint4* __restrict__ x, const uint4* __restrict__ we
 }
 
 template <int kChunks>
-__global__ void entry(const uint4* __restrict__ x, const uint4* __restrict__ weight,
-                      const std::int64_t* __restrict__ positions, const float* __restrict__ freqs,
-                      const void* __restrict__ slots, uint4* __restrict__ normed,
+__global__ void entry(const uint4* __restrict__ x, RowSources from, uint4* __restrict__ normed,
                       std::uint8_t* __restrict__ cache, CacheRow shape) {
   const std::int64_t token = token_of_warp(shape);
   if (token < 0) return;
-  uint4 chunk[kChunks];
-  load_row(chunk, x, token, shape);
-  store_entry(chunk, weight, positions, freqs, slots, normed, cache, token, shape);
+  HeldRow<kChunks> row;
+  load_row(row, x, token, shape);
+  load_sources(row, from, token, shape);
+  store_entry(row, normed, cache, token, shape);
 }
 
 template <int kChunks>
-__global__ void index_key(const uint4* __restrict__ x, const uint4* __restrict__ weight,
-                          const std::int64_t* __restrict__ positions,
-                          const float* __restrict__ freqs, const void* __restrict__ slots,
+__global__ void index_key(const uint4* __restrict__ x, RowSources from,
                           std::uint8_t* __restrict__ cache, CacheRow shape, int block_entries) {
   const std::int64_t token = token_of_warp(shape);
   if (token < 0) return;
-  uint4 chunk[kChunks];
-  load_row(chunk, x, token, shape);
-  const std::int64_t slot = slot_of(slots, token, shape);
-  if (slot < 0) return;
-  norm_row(chunk, weight, shape);
-  rotate_row(chunk, positions[token], freqs, shape);
+  HeldRow<kChunks> row;
+  load_row(row, x, token, shape);
+  load_sources(row, from, token, shape);
+  if (row.slot < 0) return;
+  norm_row(row, shape);
+  rotate_row(row, shape);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, chunks = shape.channels / kChunk;
   const int data = shape.channels / 2, scales = shape.channels / 32;
-  const std::int64_t block = slot / block_entries, place = slot % block_entries;
+  const std::int64_t block = row.slot / block_entries, place = row.slot % block_entries;
   std::uint8_t* begin = cache + block * block_entries * (data + scales);
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
-    const std::uint32_t found = fp4_scale(largest_of_lanes<kGroup>(largest(chunk[k])));
+    const std::uint32_t found = fp4_scale(largest_of_lanes<kGroup>(largest(row.chunk[k])));
     const int c = lane + k * kWarp;
     if (c >= chunks) continue;
-    float value[kChunk];
-    unpack(chunk[k], value);
-    reinterpret_cast<std::uint32_t*>(begin + place * data)[c] = fp4_codes(value, found);
+    reinterpret_cast<std::uint32_t*>(begin + place * data)[c] = fp4_codes(row.chunk[k], found);
     if (lane % kGroup == 0)
       begin[block_entries * data + place * scales + c / kGroup] = static_cast<std::uint8_t>(found);
   }
@@ -103,6 +96,12 @@ CacheRow row_of(std::int64_t tokens, std::int64_t records, std::int64_t channels
           static_cast<int>(pairs),
           static_cast<int>(slots_are_int64 != 0),
           eps};
+}
+
+RowSources sources(const void* weight, const void* positions, const void* freqs,
+                   const void* slots) {
+  return {static_cast<const uint4*>(weight), static_cast<const std::int64_t*>(positions),
+          static_cast<const float*>(freqs), slots};
 }
 
 }  // namespace
@@ -120,10 +119,9 @@ int deepinfer_cuda_rows_window(const void* x, const void* weight, const void* po
   if (!usable(x, weight, positions, freqs, slots, cache)) return cudaErrorInvalidValue;
   const auto run = [&](auto kernel) {
     kernel<<<blocks_for(tokens), rows_per_block(tokens) * kWarp, 0,
-             static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
-        static_cast<const std::int64_t*>(positions), static_cast<const float*>(freqs), slots,
-        static_cast<std::uint8_t*>(cache), shape);
+             static_cast<cudaStream_t>(stream)>>>(static_cast<const uint4*>(x),
+                                                  sources(weight, positions, freqs, slots),
+                                                  static_cast<std::uint8_t*>(cache), shape);
     return static_cast<int>(cudaGetLastError());
   };
   return channels <= 256 ? run(window<1>) : run(window<2>);
@@ -142,8 +140,7 @@ int deepinfer_cuda_rows_entry(const void* x, const void* weight, const void* pos
   const auto run = [&](auto kernel) {
     kernel<<<blocks_for(tokens), rows_per_block(tokens) * kWarp, 0,
              static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
-        static_cast<const std::int64_t*>(positions), static_cast<const float*>(freqs), slots,
+        static_cast<const uint4*>(x), sources(weight, positions, freqs, slots),
         static_cast<uint4*>(normed), static_cast<std::uint8_t*>(cache), shape);
     return static_cast<int>(cudaGetLastError());
   };
@@ -165,8 +162,7 @@ int deepinfer_cuda_rows_index_key(const void* x, const void* weight, const void*
   const auto run = [&](auto kernel) {
     kernel<<<blocks_for(tokens), rows_per_block(tokens) * kWarp, 0,
              static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
-        static_cast<const std::int64_t*>(positions), static_cast<const float*>(freqs), slots,
+        static_cast<const uint4*>(x), sources(weight, positions, freqs, slots),
         static_cast<std::uint8_t*>(cache), shape, static_cast<int>(block_entries));
     return static_cast<int>(cudaGetLastError());
   };

@@ -11,8 +11,8 @@ namespace {
 
 using namespace deepinfer::kernels::rows;
 
-constexpr int kThreads = 128;
-constexpr int kInFlight = 4;  // loads of a thread before the first use
+constexpr int kUnit = 128;                // threads: chunks of a head divide it
+constexpr std::int64_t kFewTokens = 256;  // up to here more threads a token, to be done sooner
 constexpr int kMaxPairs = 32;
 constexpr int kGroup = 32 / kChunk;  // lanes that share a scale
 
@@ -34,7 +34,7 @@ __device__ void make_turns(Turn* turns, const std::int64_t* positions, const flo
 // `use` is called by whole warps with the index of each chunk of this thread, its channels, and
 // whether there is such a head. It may write to x: a thread reads a chunk before it writes the
 // same.
-template <typename Use>
+template <int kThreads, int kInFlight, typename Use>
 __device__ void each_chunk(const uint4* x, const std::int64_t* positions, const float* freqs,
                            const Heads& shape, Use use) {
   __shared__ Turn shared[kMaxPairs];
@@ -71,32 +71,34 @@ __device__ void each_chunk(const uint4* x, const std::int64_t* positions, const 
   }
 }
 
+template <int kThreads, int kInFlight>
 __global__ void __launch_bounds__(kThreads) queries(const uint4* x, const std::int64_t* positions,
                                                     const float* freqs, uint4* out, Heads shape) {
-  each_chunk(x, positions, freqs, shape, [&](std::int64_t place, const uint4& chunk, bool here) {
-    if (here) out[place] = chunk;
-  });
+  each_chunk<kThreads, kInFlight>(x, positions, freqs, shape,
+                                  [&](std::int64_t place, const uint4& chunk, bool here) {
+                                    if (here) out[place] = chunk;
+                                  });
 }
 
+template <int kThreads, int kInFlight>
 __global__ void __launch_bounds__(kThreads)
     index_queries(const uint4* __restrict__ x, const std::int64_t* __restrict__ positions,
                   const float* __restrict__ freqs, std::uint32_t* __restrict__ codes,
                   std::uint8_t* __restrict__ scales, Heads shape) {
-  each_chunk(x, positions, freqs, shape, [&](std::int64_t place, const uint4& chunk, bool here) {
-    float value[kChunk];
-    unpack(chunk, value);
-    const std::uint32_t scale = fp4_scale(largest_of_lanes<kGroup>(largest(chunk)));
-    if (!here) return;
-    codes[place] = fp4_codes(value, scale);
-    if (threadIdx.x % kGroup == 0) scales[place / kGroup] = static_cast<std::uint8_t>(scale);
-  });
+  each_chunk<kThreads, kInFlight>(
+      x, positions, freqs, shape, [&](std::int64_t place, const uint4& chunk, bool here) {
+        const std::uint32_t scale = fp4_scale(largest_of_lanes<kGroup>(largest(chunk)));
+        if (!here) return;
+        codes[place] = fp4_codes(chunk, scale);
+        if (threadIdx.x % kGroup == 0) scales[place / kGroup] = static_cast<std::uint8_t>(scale);
+      });
 }
 
 bool allowed(std::int64_t tokens, std::int64_t heads, std::int64_t channels, std::int64_t pairs) {
   return tokens >= 0 && tokens <= 0x7FFFFFFF && heads > 0 && heads <= 1024 && channels > 0 &&
-         channels % kChunk == 0 && kThreads % (channels / kChunk) == 0 && pairs > 0 &&
+         channels % kChunk == 0 && kUnit % (channels / kChunk) == 0 && pairs > 0 &&
          pairs <= kMaxPairs && 2 * pairs <= channels && pairs % (kChunk / 2) == 0 &&
-         kThreads % (pairs / (kChunk / 2)) == 0;
+         kUnit % (pairs / (kChunk / 2)) == 0;
 }
 
 }  // namespace
@@ -113,10 +115,13 @@ int deepinfer_cuda_rows_queries(const void* x, const void* positions, const void
   const int rotated = chunks - static_cast<int>(pairs) * 2 / kChunk;
   const Heads shape{static_cast<int>(heads), chunks, x == out ? rotated : 0, rotated,
                     static_cast<int>(pairs)};
-  queries<<<static_cast<unsigned>(tokens), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      static_cast<const uint4*>(x), static_cast<const std::int64_t*>(positions),
-      static_cast<const float*>(freqs), static_cast<uint4*>(out), shape);
-  return cudaGetLastError();
+  const auto run = [&](auto kernel, int threads) {
+    kernel<<<static_cast<unsigned>(tokens), threads, 0, static_cast<cudaStream_t>(stream)>>>(
+        static_cast<const uint4*>(x), static_cast<const std::int64_t*>(positions),
+        static_cast<const float*>(freqs), static_cast<uint4*>(out), shape);
+    return static_cast<int>(cudaGetLastError());
+  };
+  return tokens <= kFewTokens ? run(queries<256, 2>, 256) : run(queries<128, 4>, 128);
 }
 
 int deepinfer_cuda_rows_index_queries(const void* x, const void* positions, const void* freqs,
@@ -129,11 +134,14 @@ int deepinfer_cuda_rows_index_queries(const void* x, const void* positions, cons
   const int chunks = static_cast<int>(channels) / kChunk;
   const Heads shape{static_cast<int>(heads), chunks, 0,
                     chunks - static_cast<int>(pairs) * 2 / kChunk, static_cast<int>(pairs)};
-  index_queries<<<static_cast<unsigned>(tokens), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      static_cast<const uint4*>(x), static_cast<const std::int64_t*>(positions),
-      static_cast<const float*>(freqs), static_cast<std::uint32_t*>(codes),
-      static_cast<std::uint8_t*>(scales), shape);
-  return cudaGetLastError();
+  const auto run = [&](auto kernel, int threads) {
+    kernel<<<static_cast<unsigned>(tokens), threads, 0, static_cast<cudaStream_t>(stream)>>>(
+        static_cast<const uint4*>(x), static_cast<const std::int64_t*>(positions),
+        static_cast<const float*>(freqs), static_cast<std::uint32_t*>(codes),
+        static_cast<std::uint8_t*>(scales), shape);
+    return static_cast<int>(cudaGetLastError());
+  };
+  return tokens <= kFewTokens ? run(index_queries<256, 2>, 256) : run(index_queries<128, 4>, 128);
 }
 
 }  // extern "C"
