@@ -130,12 +130,19 @@ def candidates_reference(inputs: Tensors, scalars: Scalars) -> Tensors:
 
 
 def draw(
-    contexts: list[int], rows: list[int], size: int, generator: torch.Generator, device: str, *, wild: bool = False
+    contexts: list[int],
+    rows: list[int],
+    size: int,
+    generator: torch.Generator,
+    device: str,
+    *,
+    scales: str = "like",
 ) -> Tensors:
     """Random inputs: sequence b has ``contexts[b]`` entries and ``rows[b]`` query rows that see one more each.
 
-    Pages lie in random order with bytes of no meaning behind them. ``wild``: every code and far-apart scales, where
-    otherwise normal numbers are quantized whose groups differ in size.
+    Pages lie in random order with bytes of no meaning behind them. The four groups of a key or head have ``like``
+    sizes, within a factor of two; ``mixed``: in one of a hundred they are up to 256 times apart; ``far``: every code
+    and far-apart scale bytes.
     """
     counts = [-(-context // size) for context in contexts]
     total, width = sum(counts) + 1, max(1, *counts)
@@ -149,12 +156,14 @@ def draw(
     visible = [max(0, contexts[b] - rows[b] + 1 + i) for b in range(len(rows)) for i in range(rows[b])]
     drawn = []
     for shape in ((total * size,), (len(owners), HEADS)):
-        if wild:
+        if scales == "far":
             codes = integers((*shape, WIDTH // 2), 0, 256, generator, "cpu", torch.uint8)
             drawn.append((codes, integers((*shape, GROUPS), 100, 140, generator, "cpu", torch.uint8)))
             continue
-        spread = torch.exp2(integers((*shape, GROUPS, 1), -3, 3, generator, "cpu").float())
-        x = (normal((*shape, GROUPS, GROUP), generator, "cpu") * spread).flatten(-2)
+        size_of = integers((*shape, GROUPS, 1), -1, 1, generator, "cpu")
+        rare = (torch.rand(*shape, 1, 1, generator=generator) < 0.01) & (scales == "mixed")
+        size_of = torch.where(rare, integers((*shape, GROUPS, 1), -4, 5, generator, "cpu"), size_of)
+        x = (normal((*shape, GROUPS, GROUP), generator, "cpu") * torch.exp2(size_of.float())).flatten(-2)
         drawn.append(pack(x.bfloat16()))
     page_bytes = size * 68 + 16 * int(torch.randint(0, 3, (1,), generator=generator))
     inputs = {
@@ -170,16 +179,18 @@ def draw(
 
 
 def _dense_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
-    for label, contexts, rows, size, together, wild in (
-        ("one row each, short contexts", [1, 7, 8, 9, 15, 16, 17, 64, 65, 0], [1] * 10, 16, 1, False),
-        ("one row each, ratio 1", [300, 1030, 128, 700], [1] * 4, 128, 1, False),
-        ("one row each, ratio 2", [257, 64, 1200], [1] * 3, 64, 1, True),
-        ("six rows each", [700, 90, 5], [6] * 3, 128, 6, False),
-        ("six rows each, blocks of four", [300, 90], [6] * 2, 64, 4, True),
-        ("a prefill chunk among single rows", [40, 600, 1, 130], [1, 21, 1, 3], 128, 8, False),
+    for label, contexts, rows, size, together, scales in (
+        ("one row each, short contexts", [1, 7, 8, 9, 15, 16, 17, 64, 65, 0], [1] * 10, 16, 1, "like"),
+        ("one row each, ratio 1", [300, 1030, 128, 700], [1] * 4, 128, 1, "mixed"),
+        ("one row each, ratio 2", [257, 64, 1200], [1] * 3, 64, 1, "far"),
+        ("two rows each", [300, 70], [2] * 2, 128, 2, "like"),
+        ("six rows each", [700, 90, 5], [6] * 3, 128, 6, "mixed"),
+        ("six rows each, blocks of four", [300, 90], [6] * 2, 64, 4, "far"),
+        ("a prefill chunk among single rows", [40, 600, 1, 130], [1, 21, 1, 3], 128, 8, "like"),
+        ("a prefill chunk, some scales far apart", [500], [23], 64, 7, "mixed"),
     ):
-        inputs = draw(contexts, rows, size, generator, device, wild=wild)
-        if wild:
+        inputs = draw(contexts, rows, size, generator, device, scales=scales)
+        if scales == "far":
             inputs["weights"] = inputs["weights"].bfloat16()
         inputs["sequence"][-1] = -1  # a row of padding
         positions = max(contexts) + 5
@@ -188,19 +199,18 @@ def _dense_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
 
 
 def _candidate_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
-    for label, contexts, rows, size, count, wild in (
-        ("short contexts", [1, 8, 13, 129, 0], [1] * 5, 16, 9, False),
-        ("two rows a sequence, ratio 2", [900, 400], [2, 2], 64, 50, True),
-        ("2048 blocks, ratio 1", [19000], [2], 128, 2048, False),
+    for label, contexts, rows, size, count, scales in (
+        ("short contexts", [1, 8, 13, 129, 0], [1] * 5, 16, 9, "like"),
+        ("two rows a sequence, ratio 2", [900, 400], [2, 2], 64, 50, "far"),
+        ("2048 blocks, ratio 1", [19000], [2], 128, 2048, "mixed"),
     ):
-        inputs = draw(contexts, rows, size, generator, device, wild=wild)
-        if wild:
+        inputs = draw(contexts, rows, size, generator, device, scales=scales)
+        if scales == "far":
             inputs["weights"] = inputs["weights"].bfloat16()
         beyond = max(contexts) // BLOCK + 3  # some blocks lie past the visible entries, or are none
         blocks = integers((sum(rows), count), -1, beyond, generator, device, torch.int32)
         inputs["candidates"] = blocks
-        scalars: Scalars = {"page_entries": size}
-        yield Case(label, inputs, scalars, {"out": ((sum(rows), count * BLOCK), torch.float32)})
+        yield Case(label, inputs, {"page_entries": size}, {"out": ((sum(rows), count * BLOCK), torch.float32)})
 
 
 _NAMES = ("query", "query_scale", "weights", "pages", "block_table", "sequence", "visible")
@@ -259,6 +269,7 @@ register(
                 "rows_together": "1 to 8, neighbouring rows that share their keys' loads; for speed alone",
             },
             _SOURCE,
+            batch="T",
         ),
         dense_reference,
         _dense_cases,
@@ -278,6 +289,7 @@ register(
             ),
             {"page_entries": _PAGE},
             _SOURCE,
+            batch="T",
         ),
         candidates_reference,
         _candidate_cases,

@@ -6,10 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstdint>
 
 #include "kernels/indexer/cuda/indexer.h"
-#include "kernels/indexer/cuda/pipeline.cuh"
+#include "kernels/indexer/cuda/keys.cuh"
 #include "kernels/indexer/cuda/query.cuh"
 
 namespace deepinfer::kernels::indexer {
@@ -17,11 +18,13 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlocksPerSm = 3;
+constexpr int kBlocksPerSm = 4;
 constexpr int kPlaces = kWarps * kTileKeys;  // of a tile of the block
 constexpr int kMaxChunk = 4096;
-constexpr int kMinChunk = 256;  // and their step: pages are not longer
-constexpr int kMaxRecords = kMaxChunk / kBlockKeys;
+constexpr int kMaxCandidateChunk = 2048;
+constexpr int kMinChunk = 256;
+constexpr int kMaxRecords = kMaxChunk / kTileKeys;
+static_assert(kMaxRecords >= kMaxCandidateChunk / kBlockKeys);
 constexpr int kMaxTogether = 8;
 constexpr int kMaxDevices = 64;
 
@@ -125,73 +128,78 @@ __device__ __forceinline__ void start_tile(const Shared& shared, int offset, int
   hopper::cp_async_commit();
 }
 
-// Where this lane stores: of four lanes, 0 and 1 hold key lane / 4 and key lane / 4 + 8.
-struct Output {
-  float* first;  // of the run's first row, at this lane's key of the chunk's first tile
-  int key;       // this lane's key, counted from the chunk's first place
-  int stop;      // tiles from this offset on are not stored
-
-  __device__ __forceinline__ Output(const Problem& problem, const Run& run, int warp_offset) {
-    const int lane = threadIdx.x % 32;
-    key = warp_offset + lane / 4 + lane % 4 * kBlockKeys;
-    stop = lane % 4 < 2 ? run.end - run.begin - key : 0;
-    first = problem.scores + static_cast<std::int64_t>(run.first_row) * problem.places + run.begin +
-            key;
-  }
-};
-
-// Steps over tiles for a single row: each starts with the keys of its own tile.
-template <bool kCandidates>
-struct TileSteps {
-  const Shared& shared;
-  const RingView& ring;
-  const std::uint8_t* staged;
-  const Output& output;
-  const float2 (&weights)[4];
-  int visible;      // entries, counted from this lane's first one if the pass is dense
-  int places;       // of the chunk that hold scores
-  int warp_offset;  // of this warp in a tile
-  int offset;       // of the first step's tile
-  PackedKeys packed;
-  KeyFragments fragments;
-
-  __device__ __forceinline__ const std::uint32_t (&keys(int g) const)[4] { return fragments[g]; }
-
-  template <int kStep>
-  __device__ __forceinline__ void start(int g, float (&sums)[16]) {
-    decode_codes(packed.codes[g], fragments[g]);
-    start_group(sums, fragments[g], staged, g);
-  }
-
-  template <int kStep>
-  __device__ __forceinline__ Scales prepare() {
-    const Scales scales(packed.scales);
-    start_tile<kCandidates>(shared, offset + warp_offset + (kStep + kStages - 1) * kPlaces, places,
-                            (kStep + kStages - 1) % kStages, ring);
-    // The next tile has arrived, and every lane has read this one. Past the last tile anything is
-    // read, and nobody uses the sums.
-    hopper::cp_async_wait<kStages - 2>();
-    __syncwarp();
-    ring.read((kStep + 1) % kStages, packed);
-    return scales;
-  }
-
-  template <int kStep>
-  __device__ __forceinline__ void use(const float (&products)[16]) {
-    const int at = offset + kStep * kPlaces;
-    const float score = reduce_heads(products, weights);
-    if (at >= output.stop) return;
-    int entry = at;
-    if constexpr (kCandidates) {
-      const int first = shared.entries[(output.key + at) / kBlockKeys];
-      entry = first < 0 ? visible : first + static_cast<int>(threadIdx.x % 32 / 4);
+// The sum over heads for this lane's two keys; lanes 0 and 1 of four then hold key lane / 4 and key
+// lane / 4 + 8. `weights` are those of heads 8 i + 2 t and the next.
+__device__ __forceinline__ float reduce_heads(const Sums& sums, const float (&scales)[2][kGroups],
+                                              const float2 (&weights)[4]) {
+  float total[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = 4 * i + 2 * half + k;
+        float x = sums[0][at] * scales[half][0];
+#pragma unroll
+        for (int g = 1; g < kGroups; ++g) x = fmaf(sums[g][at], scales[half][g], x);
+        total[half] = fmaf(k == 0 ? weights[i].x : weights[i].y, fmaxf(x, 0.0f), total[half]);
+      }
     }
-    output.first[at] = entry < visible ? score : -INFINITY;
   }
-};
+  const bool odd = threadIdx.x % 2 != 0;
+  const float theirs = __shfl_xor_sync(~0u, odd ? total[0] : total[1], 1);
+  const float pair = (odd ? total[1] : total[0]) + theirs;
+  return pair + __shfl_xor_sync(~0u, pair, 2);
+}
 
-template <bool kCandidates>
-__device__ void score_row(const Problem& problem, const Run& run, int visible, Shared& shared,
+__device__ __forceinline__ void read_weights(const float* weights, float2 (&out)[4]) {
+  const unsigned t = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = reinterpret_cast<const float2*>(weights)[4 * i + t];
+}
+
+// One tile of this warp: keys from the ring, scores for the rows of the run.
+template <bool kCandidates, bool kSingle>
+__device__ __forceinline__ void score_tile(const Problem& problem, const Run& run, int visible,
+                                           const Shared& shared, const std::uint8_t* staged,
+                                           float2 (&weights)[4], int offset, int stage,
+                                           const RingView& ring) {
+  const unsigned lane = threadIdx.x % 32;
+  KeyFragments keys;
+  std::uint32_t packed[2];
+  ring.read(stage, keys, packed);
+  // Lanes 0 and 1 of four store: key lane / 4 and key lane / 4 + 8.
+  offset += lane / 4 + lane % 4 * kBlockKeys;
+  const int place = run.begin + offset;
+  const bool stores = lane % 4 < 2 && place < run.end;
+  int entry = place;
+  if constexpr (kCandidates) {
+    entry = stores ? shared.entries[offset / kBlockKeys] : -1;
+    entry = entry < 0 ? INT_MAX : entry + static_cast<int>(lane / 4);
+  }
+  float* out = problem.scores + static_cast<std::int64_t>(run.first_row) * problem.places + place;
+  for (int i = 0; i < (kSingle ? 1 : run.rows); ++i) {
+    Sums sums;
+    multiply(sums, keys, staged + i * kQueryBytes);
+    if constexpr (!kSingle) {
+      read_weights(shared.weights[i], weights);
+      visible = shared.visible[i];
+    }
+    float scales[2][kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      scales[0][g] = decode_scale(packed[0], g);
+      scales[1][g] = decode_scale(packed[1], g);
+    }
+    const float score = reduce_heads(sums, scales, weights);
+    if (stores) *out = entry < visible ? score : -INFINITY;
+    out += problem.places;
+  }
+}
+
+template <bool kCandidates, bool kSingle>
+__device__ void score_run(const Problem& problem, const Run& run, int visible, Shared& shared,
                           const std::uint8_t* staged) {
   const int warp_offset = threadIdx.x / 32 * kTileKeys;
   const int places = run.seen - run.begin;
@@ -201,83 +209,19 @@ __device__ void score_row(const Problem& problem, const Run& run, int visible, S
     start_tile<kCandidates>(shared, stage * kPlaces + warp_offset, places, stage, ring);
   float2 weights[4];
   read_weights(shared.weights[0], weights);
-  const Output output(problem, run, warp_offset);
-  TileSteps<kCandidates> steps{shared,    ring,    staged, output,     weights,
-                               run.begin, visible, places, warp_offset};
-  hopper::cp_async_wait<kStages - 2>();
-  __syncwarp();
-  ring.read(0, steps.packed);
-  for (steps.offset = 0; steps.offset < places; steps.offset += kStages * kPlaces) {
-    Sums sums;
-    run_steps<kStages>(steps, sums);
-  }
-}
-
-// Steps over rows for the keys of one tile.
-struct RowSteps {
-  const Shared& shared;
-  const std::uint8_t* staged;
-  const Output& output;
-  const Scales& scales;
-  const KeyFragments& fragments;
-  std::int64_t row_places;
-  int begin;  // the first entry of the chunk
-  int row;    // of the first step
-  int offset;
-
-  __device__ __forceinline__ const std::uint32_t (&keys(int g) const)[4] { return fragments[g]; }
-
-  template <int kStep>
-  __device__ __forceinline__ void start(int g, float (&sums)[16]) {
-    start_group(sums, fragments[g], staged + (row + kStep) * kQueryBytes, g);
-  }
-
-  template <int kStep>
-  __device__ __forceinline__ Scales prepare() {
-    return scales;
-  }
-
-  template <int kStep>
-  __device__ __forceinline__ void use(const float (&products)[16]) {
-    float2 weights[4];
-    read_weights(shared.weights[row + kStep], weights);
-    const float score = reduce_heads(products, weights);
-    if (offset >= output.stop) return;
-    const bool visible = begin + output.key + offset < shared.visible[row + kStep];
-    output.first[(row + kStep) * row_places + offset] = visible ? score : -INFINITY;
-  }
-};
-
-__device__ void score_rows(const Problem& problem, const Run& run, Shared& shared,
-                           const std::uint8_t* staged) {
-  const int warp_offset = threadIdx.x / 32 * kTileKeys;
-  const int places = run.seen - run.begin;
-  const RingView ring(shared.rings[threadIdx.x / 32]);
-  for (int stage = 0; stage < kStages - 1; ++stage)
-    start_tile<false>(shared, stage * kPlaces + warp_offset, places, stage, ring);
-  const Output output(problem, run, warp_offset);
-  int stage = 0;
-  for (int offset = 0; offset < places; offset += kPlaces) {
-    hopper::cp_async_wait<kStages - 2>();
-    __syncwarp();
-    PackedKeys packed;
-    ring.read(stage, packed);
-    start_tile<false>(shared, offset + warp_offset + (kStages - 1) * kPlaces, places,
-                      (stage + kStages - 1) % kStages, ring);
-    stage = (stage + 1) % kStages;
-    const Scales scales(packed.scales);
-    KeyFragments fragments;
+  for (int offset = warp_offset; offset - warp_offset < places;) {
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) decode_codes(packed.codes[g], fragments[g]);
-    RowSteps steps{shared, staged, output, scales, fragments, problem.places, run.begin, 0, offset};
-    Sums sums;
-    for (; steps.row + 4 <= run.rows; steps.row += 4) run_steps<4>(steps, sums);
-    if (run.rows - steps.row == 3)
-      run_steps<3>(steps, sums);
-    else if (run.rows - steps.row == 2)
-      run_steps<2>(steps, sums);
-    else if (run.rows - steps.row == 1)
-      run_steps<1>(steps, sums);
+    for (int stage = 0; stage < kStages; ++stage) {
+      // The tile has arrived, and every lane is done with the one before it.
+      hopper::cp_async_wait<kStages - 2>();
+      __syncwarp();
+      start_tile<kCandidates>(shared, offset + (kStages - 1) * kPlaces, places,
+                              (stage + kStages - 1) % kStages, ring);
+      score_tile<kCandidates, kSingle>(problem, run, visible, shared, staged, weights, offset,
+                                       stage, ring);
+      offset += kPlaces;
+      if (offset - warp_offset >= places) break;
+    }
   }
 }
 
@@ -297,12 +241,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) score(Problem problem)
   std::uint8_t* staged = memory + sizeof(Shared);
   const int lane = threadIdx.x % 32;
   const int capacity = problem.table_width << problem.pages.log_entries;
-  const int together = kSingle ? 1 : problem.together;
-  const int end_row = min(static_cast<int>(blockIdx.x + 1) * together, problem.rows);
+  const int end_row = min(static_cast<int>(blockIdx.x + 1) * problem.together, problem.rows);
   Run run{};
   run.begin = blockIdx.y * problem.chunk;
   run.end = min(run.begin + problem.chunk, problem.places);
-  for (int row = blockIdx.x * together; row < end_row; row += kSingle ? 1 : run.rows) {
+  for (int row = blockIdx.x * problem.together; row < end_row; row += run.rows) {
     // Lane i looks at row i; the run ends where the sequence changes.
     const bool mine = row + lane < end_row;
     const int sequence = mine ? problem.sequence[row + lane] : -1;
@@ -311,19 +254,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) score(Problem problem)
     const int first = __shfl_sync(~0u, sequence, 0);
     const unsigned same = __ballot_sync(~0u, mine && sequence == first);
     run.first_row = row;
-    run.rows = kSingle ? 1 : min(__ffs(static_cast<int>(~same)) - 1, kMaxTogether);
+    run.rows = min(__ffs(static_cast<int>(~same)) - 1, kMaxTogether);
     if (lane >= run.rows) visible = 0;
     const int most = max(__reduce_max_sync(~0u, visible), 0);
     run.seen = kCandidates ? (most > 0 ? run.end : run.begin) : min(run.end, most);
     if (run.seen > run.begin) {
       if (threadIdx.x < run.rows) shared.visible[lane] = visible;
       stage_run<kCandidates>(problem, run, most, first, shared, staged);
-      if constexpr (kSingle)
-        score_row<kCandidates>(problem, run, most, shared, staged);
-      else
-        score_rows(problem, run, shared, staged);
+      score_run<kCandidates, kSingle>(problem, run, most, shared, staged);
       hopper::cp_async_wait<0>();
-      if constexpr (!kSingle) __syncthreads();  // the next run stages into the same memory
+      __syncthreads();  // the next run stages into the same memory
     }
     fill(problem, run);
   }
@@ -364,15 +304,15 @@ Device current_device() {
 
 // The length of a chunk for which the rounds of blocks end soonest, where starting a block costs as
 // much as kStartPlaces. Results do not depend on it.
-int choose_chunk(std::int64_t groups, int places, int sms) {
+int choose_chunk(std::int64_t groups, int places, int sms, int most) {
   constexpr std::int64_t kStartPlaces = 320;
-  const std::int64_t at_once = static_cast<std::int64_t>(sms) * kBlocksPerSm;
+  const std::int64_t at_once = std::int64_t{kBlocksPerSm} * sms;
   int best = kMinChunk;
   std::int64_t best_cost = INT64_MAX;
-  for (int chunk = kMinChunk; chunk <= kMaxChunk; chunk += kMinChunk) {
+  for (int chunk = kMinChunk; chunk <= most; chunk *= 2) {
     const std::int64_t blocks = groups * ((places + chunk - 1) / chunk);
     const std::int64_t cost = (blocks + at_once - 1) / at_once * (chunk + kStartPlaces);
-    if (cost < best_cost) {
+    if (cost <= best_cost) {
       best = chunk;
       best_cost = cost;
     }
@@ -417,7 +357,8 @@ int launch(Problem problem, std::int64_t rows, std::int64_t sequences, std::int6
   problem.places = static_cast<int>(places);
   problem.together = static_cast<int>(together);
   const int groups = (problem.rows + problem.together - 1) / problem.together;
-  problem.chunk = choose_chunk(groups, problem.places, device.sms);
+  problem.chunk = choose_chunk(groups, problem.places, device.sms,
+                               problem.candidates != nullptr ? kMaxCandidateChunk : kMaxChunk);
   const dim3 grid(groups, (problem.places + problem.chunk - 1) / problem.chunk);
   if (grid.y > 65535) return cudaErrorInvalidValue;
   const auto on = static_cast<cudaStream_t>(stream);

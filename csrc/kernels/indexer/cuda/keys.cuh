@@ -38,36 +38,6 @@ struct Pages {
   }
 };
 
-// Four E2M1 codes, their magnitudes at bits 2 to 4 of each byte and their signs at bit 7: E4M3
-// bytes of 2^-6 times the values, 0.5 included. `signs` has no other bits but some that the mask
-// hides. One instruction; written out, the compiler would take two.
-__device__ __forceinline__ std::uint32_t place_codes(std::uint32_t magnitudes,
-                                                     std::uint32_t signs) {
-  std::uint32_t codes;
-  constexpr int kSelect = (0xF0 & 0xAA) | (0xCC & ~0xAA & 0xFF);  // the mask chooses
-  asm("lop3.b32 %0, %1, %2, %3, %4;"
-      : "=r"(codes)
-      : "r"(magnitudes), "r"(signs), "r"(0x1C1C1C1Cu), "n"(kSelect));
-  return codes;
-}
-
-// Words of eight codes and of four scales, of the keys lane / 4 and lane / 4 + 8.
-struct PackedKeys {
-  std::uint32_t codes[kGroups][2];
-  std::uint32_t scales[2];
-};
-
-__device__ __forceinline__ void decode_codes(const std::uint32_t (&codes)[2],
-                                             std::uint32_t (&fragment)[4]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    std::uint32_t signs;
-    asm("and.b32 %0, %1, 0x88888888;" : "=r"(signs) : "r"(codes[half]));
-    fragment[half] = place_codes(codes[half] << 2, signs << 4);
-    fragment[2 + half] = place_codes(codes[half] >> 2, signs);
-  }
-}
-
 // A lane's view of its warp's ring.
 class RingView {
  public:
@@ -92,17 +62,25 @@ class RingView {
     hopper::cp_async_16(to_scales_ + stage * kTileKeys * kScaleBytes, scales);
   }
 
-  // What this lane needs of its keys lane / 4 and lane / 4 + 8.
-  __device__ __forceinline__ void read(int stage, PackedKeys& keys) const {
+  // The fragments and the scales of this lane's keys lane / 4 and lane / 4 + 8.
+  __device__ __forceinline__ void read(int stage, KeyFragments& keys,
+                                       std::uint32_t (&scales)[2]) const {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const std::uint8_t* from = from_codes_[g] + stage * kTileKeys * kCodeBytes;
-      keys.codes[g][0] = *reinterpret_cast<const std::uint32_t*>(from);
-      keys.codes[g][1] = *reinterpret_cast<const std::uint32_t*>(from + 512);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto word = *reinterpret_cast<const std::uint32_t*>(from + half * 512);
+        // An E2M1 code two bits up is an E4M3 byte of 2^-6 times the value, 0.5 included.
+        keys[g][half] = (word << 2 & 0x1C1C1C1Cu) | (word << 4 & 0x80808080u);
+        keys[g][2 + half] = (word >> 2 & 0x1C1C1C1Cu) | (word & 0x80808080u);
+      }
     }
-    const std::uint8_t* scales = from_scales_ + stage * kTileKeys * kScaleBytes;
-    keys.scales[0] = *reinterpret_cast<const std::uint32_t*>(scales);
-    keys.scales[1] = *reinterpret_cast<const std::uint32_t*>(scales + 8 * kScaleBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      scales[half] = *reinterpret_cast<const std::uint32_t*>(
+          from_scales_ + stage * kTileKeys * kScaleBytes + half * 8 * kScaleBytes);
+    }
   }
 
  private:

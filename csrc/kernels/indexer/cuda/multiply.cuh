@@ -46,43 +46,45 @@ __device__ __forceinline__ void multiply_group(float (&d)[16], const std::uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Starts the products of one group; by the four warps of a block together, each with its own keys.
-__device__ __forceinline__ void start_group(float (&sums)[16], const std::uint32_t (&keys)[4],
-                                            const std::uint8_t* staged, int group) {
+// By the four warps of a block together, each with its own keys.
+__device__ __forceinline__ void multiply(Sums& sums, const KeyFragments& keys,
+                                         const std::uint8_t* staged) {
+  const std::uint64_t descriptor = staged_descriptor(staged);
   hopper::wgmma_fence();
-  multiply_group(sums, keys, staged_descriptor(staged) + group * (kGroupBytes / 16));
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g)
+    multiply_group(sums[g], keys[g], descriptor + g * (kGroupBytes / 16));
   hopper::wgmma_commit();
-}
-
-// Waits until at most kPending younger groups are under way; then `sums` can be read and `keys`,
-// which the instruction reads until here, written.
-template <int kPending>
-__device__ __forceinline__ void finish_group(float (&sums)[16], const std::uint32_t (&keys)[4]) {
-  hopper::wgmma_wait<kPending>();
-  hopper::wgmma_pin(sums);
-  asm volatile("" ::"r"(keys[0]), "r"(keys[1]), "r"(keys[2]), "r"(keys[3]));
+  hopper::wgmma_wait<0>();
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    hopper::wgmma_pin(sums[g]);
+    // The instruction reads the keys until here.
+    asm volatile("" ::"r"(keys[g][0]), "r"(keys[g][1]), "r"(keys[g][2]), "r"(keys[g][3]));
+  }
 }
 
 #else
 
-__device__ __forceinline__ void start_group(float (&sums)[16], const std::uint32_t (&keys)[4],
-                                            const std::uint8_t* staged, int group) {
-  const std::uint8_t* from = staged + group * kGroupBytes + threadIdx.x % 32 * 4;
+__device__ __forceinline__ void multiply(Sums& sums, const KeyFragments& keys,
+                                         const std::uint8_t* staged) {
+  const unsigned lane = threadIdx.x % 32;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t low = *reinterpret_cast<const std::uint32_t*>(from + i * 128);
-    const std::uint32_t high =
-        *reinterpret_cast<const std::uint32_t*>(from + i * 128 + kHalfGroupBytes);
-    float* d = sums + 4 * i;
-    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(keys[0]), "r"(keys[1]), "r"(keys[2]), "r"(keys[3]), "r"(low), "r"(high), "f"(0.0f));
+  for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint8_t* from = staged + g * kGroupBytes + i * 128 + lane * 4;
+      const std::uint32_t low = *reinterpret_cast<const std::uint32_t*>(from);
+      const std::uint32_t high = *reinterpret_cast<const std::uint32_t*>(from + kHalfGroupBytes);
+      float* d = sums[g] + 4 * i;
+      asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+          : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+          : "r"(keys[g][0]), "r"(keys[g][1]), "r"(keys[g][2]), "r"(keys[g][3]), "r"(low), "r"(high),
+            "f"(0.0f));
+    }
   }
 }
-
-template <int kPending>
-__device__ __forceinline__ void finish_group(float (&)[16], const std::uint32_t (&)[4]) {}
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
