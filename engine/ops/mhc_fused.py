@@ -208,7 +208,7 @@ def _register(name: str, summary: str, reference: Any, *, expand: bool) -> None:
     def native(module: Any, inputs: Tensors, outputs: Tensors, scalars: Scalars) -> None:
         _native(module, inputs, outputs, scalars, expand=expand)
 
-    contract = Contract(name, summary, arguments, _SCALARS, _SOURCE, tolerance=1e-4, ties=_ORDER)
+    contract = Contract(name, summary, arguments, _SCALARS, _SOURCE, tolerance=1e-4, ties=_ORDER, batch="T")
     register(Op(contract, reference, cases, {"cuda": native}))
 
 

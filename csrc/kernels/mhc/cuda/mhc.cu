@@ -25,8 +25,8 @@ bool usable(std::initializer_list<const void*> pointers) {
   });
 }
 
-// The processors of the current device; raises the kernel's shared memory limit the
-// first time. Racing threads find the same.
+// The processors of the current device; raises the kernel's limit of shared memory the first time.
+// Racing threads find the same.
 template <bool kExpand>
 cudaError_t prepare(int* processors) {
   static std::atomic<int> known[kMaxDevices];
@@ -68,7 +68,7 @@ int launch(Project project, Finish finish, std::int64_t tokens, std::int64_t ite
   const int strips = std::min(std::max(1, processors / kSlices), tiles);
   const dim3 grid(kSlices, static_cast<unsigned>(strips));
   const auto stream = static_cast<cudaStream_t>(on_stream);
-  project_kernel<kExpand><<<grid, kProjectThreads, sizeof(ProjectShared), stream>>>(project);
+  project_kernel<kExpand><<<grid, kThreads, sizeof(ProjectShared), stream>>>(project);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   const int mixes = (finish.tokens + kMixTokens - 1) / kMixTokens;
   const int rows = std::min(kRowBlocksPerProcessor * processors, finish.tokens);

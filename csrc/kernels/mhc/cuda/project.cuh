@@ -5,29 +5,21 @@
 // is read once per block however many tokens there are; tokens pass by in tiles of eight. A lane's
 // 16 bytes of a stream are four values of two MMA steps for the token of its column: streams go
 // from memory through registers into the MMA and out again without being shared between lanes.
-//
-// Ten warps work on 32 channels each and never meet: a warp's loads run kStages - 1 tiles ahead
-// through its own part of shared memory. An eleventh warp fetches the coefficients of the tiles and
-// adds up the sums of the ten.
+// Loads run kStages - 1 tiles ahead through shared memory; each thread reads back only what it
+// copied itself, the coefficients excepted.
 #pragma once
 #include <cuda_runtime.h>
 
-#include "kernels/hopper/bulk_copy.cuh"
 #include "kernels/hopper/cp_async.cuh"
 #include "kernels/hopper/dependent_launch.cuh"
-#include "kernels/hopper/mbarrier.cuh"
 #include "kernels/hopper/mma_sync.cuh"
 #include "kernels/mhc/cuda/layout.cuh"
 
 namespace deepinfer::kernels::mhc {
 
-constexpr int kStages = 4;            // tiles of streams on their way, one being worked on
-constexpr int kSlots = 4;             // tiles of sums that wait to be added up
+constexpr int kStages = 4;            // tiles on their way, one being worked on
 constexpr int kSteps = 2 * kStreams;  // MMA steps of 16 per group of 32 channels
 constexpr int kBlocks = 3;            // of 16 rows: hi, rest, and eight of each
-constexpr int kProjectThreads = kThreads + 32;
-// A token's sums of one warp; the lanes of an MMA result then write to 32 different banks.
-constexpr int kSumStride = 36;
 
 struct Project {
   const std::uint8_t* x;        // bf16 [T, 5120]
@@ -51,55 +43,38 @@ struct Coefficients {
 struct ProjectShared {
   uint4 values[kStages][kStreams + 1][kThreads];  // streams, then x
   Coefficients coefficients[kStages];
-  float sums[kSlots][kWarps][kTile][kSumStride];
-  std::uint64_t coefficients_full[kStages];
-  std::uint64_t sums_full[kSlots];
-  std::uint64_t sums_empty[kSlots];
+  float sums[2][kWarps][kSums * kTile];
 };
 
-// The tiles of a block: `first`, then every `step`-th before `end`.
-struct Tiles {
-  int first;
-  int step;
-  int end;
-};
-
-// Starts the copies of this thread's 16 bytes of each stream and of x.
+// Starts the copies of one tile: this thread's 16 bytes of each stream and of x, and the tile's
+// coefficients by the last two warps.
 template <bool kExpand>
 __device__ __forceinline__ void fetch(const Project& op, ProjectShared& shared, int stage,
-                                      std::int64_t token, std::int64_t offset) {
-  const std::uint8_t* streams = op.streams + token * (2 * kStreams * kHidden) + offset;
+                                      int first, int token, std::int64_t offset) {
+  if (token < op.tokens) {
+    const std::uint8_t* streams =
+        op.streams + token * std::int64_t{2 * kStreams * kHidden} + offset;
 #pragma unroll
-  for (int k = 0; k < kStreams; ++k) {
-    hopper::cp_async_16(&shared.values[stage][k][threadIdx.x], streams + k * 2 * kHidden);
+    for (int k = 0; k < kStreams; ++k) {
+      hopper::cp_async_16(&shared.values[stage][k][threadIdx.x], streams + k * 2 * kHidden);
+    }
+    if constexpr (kExpand) {
+      hopper::cp_async_16(&shared.values[stage][kStreams][threadIdx.x],
+                          op.x + token * std::int64_t{2 * kHidden} + offset);
+    }
   }
-  if constexpr (kExpand) {
-    hopper::cp_async_16(&shared.values[stage][kStreams][threadIdx.x],
-                        op.x + token * (2 * kHidden) + offset);
-  }
-}
-
-// One thread: starts the copies of a tile's coefficients.
-template <bool kExpand>
-__device__ __forceinline__ void fetch_coefficients(const Project& op, ProjectShared& shared,
-                                                   int stage, int tile, std::uint64_t policy) {
   Coefficients& to = shared.coefficients[stage];
-  std::uint64_t* full = &shared.coefficients_full[stage];
-  const int first = tile * kTile;
-  const std::uint32_t bytes = min(kTile, op.tokens - first) * kStreams * sizeof(float);
-  hopper::mbarrier_arrive_expect(full, kExpand ? (2 + kStreams) * bytes : bytes);
-  hopper::bulk_copy(to.pre, op.pre + first * kStreams, bytes, full, policy);
-  if constexpr (kExpand) {
-    hopper::bulk_copy(to.post, op.post + first * kStreams, bytes, full, policy);
-    hopper::bulk_copy(to.comb, op.comb + std::int64_t{first} * kStreams * kStreams,
-                      kStreams * bytes, full, policy);
+  const int i = static_cast<int>(threadIdx.x) - (kThreads - 2 * 32);
+  if (i >= 0 && i < kTile && first + i < op.tokens) {
+    hopper::cp_async_16(to.pre[i], op.pre + (first + i) * kStreams);
+    if constexpr (kExpand) hopper::cp_async_16(to.post[i], op.post + (first + i) * kStreams);
   }
-}
-
-__device__ __forceinline__ std::uint64_t normal_policy() {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+  if constexpr (kExpand) {
+    if (i >= kTile && i < 5 * kTile && first + (i - kTile) / 4 < op.tokens) {
+      hopper::cp_async_16(&to.comb[0][(i - kTile) * 4],
+                          op.comb + first * kStreams * kStreams + (i - kTile) * 4);
+    }
+  }
 }
 
 // Issued where it stands: the compiler would move a plain load behind the wait for the streams.
@@ -186,9 +161,9 @@ __device__ __forceinline__ void store(std::uint8_t* to, const std::uint32_t (&wo
   *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Sums of a warp's 32 channels over the eight tokens: sums[token][row].
+// Sums of a warp's 32 channels over the eight tokens: sums[row * 8 + token].
 __device__ __forceinline__ void project(const Lane& lane, const uint4 (&fn)[kSteps][kBlocks],
-                                        float (&sums)[kTile][kSumStride]) {
+                                        float* sums) {
   float c[kBlocks][4] = {};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -202,72 +177,38 @@ __device__ __forceinline__ void project(const Lane& lane, const uint4 (&fn)[kSte
     }
   }
   const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float* row = sums[2 * t + i];
-    row[g] = c[0][i] + c[1][i];
-    row[g + 8] = c[0][i + 2] + c[1][i + 2];
-    row[g + 16] = c[2][i] + c[2][i + 2];
-  }
+  const auto put = [&](int row, float a, float b) {
+    *reinterpret_cast<float2*>(&sums[row * kTile + 2 * t]) = make_float2(a, b);
+  };
+  put(g, c[0][0] + c[1][0], c[0][1] + c[1][1]);
+  put(g + 8, c[0][2] + c[1][2], c[0][3] + c[1][3]);
+  put(g + 16, c[2][0] + c[2][2], c[2][1] + c[2][3]);
   const float streams = quad_sum(lane.stream_squares), collapsed = quad_sum(lane.collapsed_squares);
-  if (t == 0) sums[g][kStreamSquares] = streams;
-  if (t == 1) sums[g][kCollapsedSquares] = collapsed;
+  if (t == 0) sums[kStreamSquares * kTile + g] = streams;
+  if (t == 1) sums[kCollapsedSquares * kTile + g] = collapsed;
 }
 
-// The eleventh warp.
+// Grid (slice, strip); strips take tiles in turn.
 template <bool kExpand>
-__device__ __forceinline__ void add_up(const Project& op, ProjectShared& shared, Tiles tiles) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::uint64_t policy = normal_policy();
-  if (lane == 0) {
-    for (int i = 0, tile = tiles.first; i < kStages && tile < tiles.end; ++i, tile += tiles.step) {
-      fetch_coefficients<kExpand>(op, shared, i, tile, policy);
-    }
-  }
-  int slot = 0, stage = 0;
-  std::uint32_t parity = 0;
-  for (int tile = tiles.first; tile < tiles.end; tile += tiles.step) {
-    hopper::mbarrier_wait(&shared.sums_full[slot], parity);
-    float* to = op.partial + (std::int64_t{tile} * kTile * kSlices + blockIdx.x) * kPartialStride;
-#pragma unroll
-    for (int token = 0; token < kTile; ++token) {
-      float sum = 0.0f;
-      if (lane < kSums) {
-        sum = shared.sums[slot][0][token][lane];
-#pragma unroll
-        for (int warp = 1; warp < kWarps; ++warp) sum += shared.sums[slot][warp][token][lane];
-      }
-      if (tile * kTile + token < op.tokens) to[token * kSlices * kPartialStride + lane] = sum;
-    }
-    __syncwarp();
-    if (lane == 0) {
-      hopper::mbarrier_arrive(&shared.sums_empty[slot]);
-      // Whoever handed in sums has done with the coefficients.
-      const int next = tile + kStages * tiles.step;
-      if (next < tiles.end) fetch_coefficients<kExpand>(op, shared, stage, next, policy);
-    }
-    if (++slot == kSlots) {
-      slot = 0;
-      parity ^= 1;
-    }
-    if (++stage == kStages) stage = 0;
-  }
-}
-
-// One of the ten.
-template <bool kExpand>
-__device__ __forceinline__ void work(const Project& op, ProjectShared& shared, Tiles tiles) {
+__global__ void __launch_bounds__(kThreads, 1) project_kernel(const Project op) {
+  extern __shared__ __align__(16) std::uint8_t raw[];
+  ProjectShared& shared = *reinterpret_cast<ProjectShared*>(raw);
+  hopper::allow_dependent_launch();
   const int thread = static_cast<int>(threadIdx.x), slice = static_cast<int>(blockIdx.x);
   const int column = thread % 32 / 4;
   // Bytes from the start of a row to this lane's eight channels.
   const std::int64_t offset = 2 * (slice * kSliceWidth + thread / 32 * kGroup + thread % 4 * 8);
-  int ahead = tiles.first;
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i, ahead += tiles.step) {
-    const int token = ahead * kTile + column;
-    if (token < op.tokens) fetch<kExpand>(op, shared, i, token, offset);
+  const int tiles = (op.tokens + kTile - 1) / kTile;
+  const int strips = static_cast<int>(gridDim.y);
+
+  const auto prefetch = [&](int number) {  // of this block's tiles
+    const int tile = static_cast<int>(blockIdx.y) + number * strips;
+    if (tile < tiles) {
+      fetch<kExpand>(op, shared, number % kStages, tile * kTile, tile * kTile + column, offset);
+    }
     hopper::cp_async_commit();
-  }
+  };
+  for (int number = 0; number < kStages - 1; ++number) prefetch(number);
   uint4 fn[kSteps][kBlocks];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -277,62 +218,35 @@ __device__ __forceinline__ void work(const Project& op, ProjectShared& shared, T
       fn[step][block] = load(op.fn + ((warp * kSteps + step) * kBlocks + block) * 32 + thread % 32);
     }
   }
-  int stage = 0, slot = 0;
-  std::uint32_t stage_parity = 0, slot_parity = 1;  // a slot's first phase counts as over
-  for (int tile = tiles.first; tile < tiles.end; tile += tiles.step, ahead += tiles.step) {
-    const int next = ahead * kTile + column;
-    if (next < op.tokens) {
-      fetch<kExpand>(op, shared, stage == 0 ? kStages - 1 : stage - 1, next, offset);
-    }
-    hopper::cp_async_commit();
-    hopper::cp_async_wait<kStages - 1>();
-    hopper::mbarrier_wait(&shared.coefficients_full[stage], stage_parity);
-    const Lane lane = expand<kExpand>(shared, stage, column);
-    const std::int64_t token = tile * kTile + column;
+  hopper::cp_async_wait<kStages - 2>();
+  __syncthreads();
+
+  int number = 0;
+  for (int tile = static_cast<int>(blockIdx.y); tile < tiles; tile += strips, ++number) {
+    prefetch(number + kStages - 1);
+    const Lane lane = expand<kExpand>(shared, number % kStages, column);
+    const int token = tile * kTile + column;
     if (token < op.tokens) {
       if constexpr (kExpand) {
-        std::uint8_t* to = op.new_streams + token * (2 * kStreams * kHidden) + offset;
+        std::uint8_t* to = op.new_streams + token * std::int64_t{2 * kStreams * kHidden} + offset;
 #pragma unroll
         for (int k = 0; k < kStreams; ++k) store(to + k * 2 * kHidden, lane.streams[k]);
       }
-      store(op.collapsed + token * (2 * kHidden) + offset, lane.collapsed);
+      store(op.collapsed + token * std::int64_t{2 * kHidden} + offset, lane.collapsed);
     }
-    hopper::mbarrier_wait(&shared.sums_empty[slot], slot_parity);
-    project(lane, fn, shared.sums[slot][thread / 32]);
-    __syncwarp();
-    if (thread % 32 == 0) hopper::mbarrier_arrive(&shared.sums_full[slot]);
-    if (++slot == kSlots) {
-      slot = 0;
-      slot_parity ^= 1;
+    auto& sums = shared.sums[number % 2];
+    project(lane, fn, sums[thread / 32]);
+    hopper::cp_async_wait<kStages - 2>();  // the next tile's coefficients, for everybody
+    __syncthreads();
+    if (thread < kSums * kTile) {
+      float sum = sums[0][thread];
+#pragma unroll
+      for (int warp = 1; warp < kWarps; ++warp) sum += sums[warp][thread];
+      const std::int64_t owner = tile * kTile + thread % kTile;
+      if (owner < op.tokens) {
+        op.partial[(owner * kSlices + slice) * kPartialStride + thread / kTile] = sum;
+      }
     }
-    if (++stage == kStages) {
-      stage = 0;
-      stage_parity ^= 1;
-    }
-  }
-}
-
-// Grid (slice, strip); strips take tiles in turn.
-template <bool kExpand>
-__global__ void __launch_bounds__(kProjectThreads, 1) project_kernel(const Project op) {
-  extern __shared__ __align__(128) std::uint8_t raw[];
-  ProjectShared& shared = *reinterpret_cast<ProjectShared*>(raw);
-  hopper::allow_dependent_launch();
-  const Tiles tiles{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y),
-                    (op.tokens + kTile - 1) / kTile};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) hopper::mbarrier_init(&shared.coefficients_full[i], 1);
-    for (int i = 0; i < kSlots; ++i) {
-      hopper::mbarrier_init(&shared.sums_full[i], kWarps);
-      hopper::mbarrier_init(&shared.sums_empty[i], 1);
-    }
-    hopper::mbarrier_init_fence();
-  }
-  __syncthreads();
-  if (threadIdx.x < kThreads) {
-    work<kExpand>(op, shared, tiles);
-  } else {
-    add_up<kExpand>(op, shared, tiles);
   }
 }
 
