@@ -14,13 +14,20 @@ MODULES = (
     "dequant",
     "engram",
     "engram_gather",
+    "indexer",
+    "linear_fp8",
     "mhc",
+    "mhc_fused",
     "moe",
+    "moe_gemm",
     "norm",
     "quantize_rows",
     "quantizers",
     "rope",
+    "router",
     "selection",
+    "sparse_mla",
+    "topk",
 )
 _OPS: dict[str, Op] = {}
 
