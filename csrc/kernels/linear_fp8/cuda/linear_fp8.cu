@@ -6,10 +6,11 @@
 #include <atomic>
 
 #include "kernels/hopper/tensor_map_3d.h"
-#include "kernels/linear_fp8/cuda/hopper.cuh"
 #include "kernels/linear_fp8/cuda/linear_fp8.h"
+#include "kernels/linear_fp8/cuda/narrow.cuh"
 #include "kernels/linear_fp8/cuda/plan.h"
 #include "kernels/linear_fp8/cuda/portable.cuh"
+#include "kernels/linear_fp8/cuda/wide.cuh"
 
 namespace deepinfer::kernels::linear_fp8 {
 namespace {
@@ -38,47 +39,59 @@ cudaError_t this_device(Device* device) {
 
 // As many stages as the shared memory of a block's share holds.
 template <typename T>
-Ring ring_of(const Shape& shape, const Device& device, int columns) {
-  constexpr int kReserved = 1024 + static_cast<int>(sizeof(std::uint64_t)) * 2 * kMaxStages;
+Ring ring_of(const Shape& shape, const Device& device) {
+  constexpr int kReserved = 1024 + static_cast<int>(sizeof(Barriers));
   const int share = (device.shared_per_block + 1024) / T::kMinBlocks - kReserved;
-  Ring ring{1, std::min(T::kRows, (shape.m + 7) / 8 * 8)};
+  const int x_rows = std::min(T::kRows, (shape.m + 7) / 8 * 8);
+  Ring ring{1, x_rows, (x_rows + T::kOutputs) * kStep};
   while (ring.stages < kMaxStages) {
-    const Ring more{ring.stages + 1, ring.x_rows};
-    if (shared_bytes<T>(more, columns) > share) break;
+    const Ring more{ring.stages + 1, ring.x_rows, ring.stage_bytes};
+    if (Layout<T>::bytes(more) > share) break;
     ring = more;
   }
   return ring;
 }
 
-template <int kRowGroups, int kColumns>
-cudaError_t launch_hopper(const Shape& shape, const Device& device, cudaStream_t stream) {
-  using T = Tile<kRowGroups, kColumns>;
-  const auto kernel = hopper_kernel<kRowGroups, kColumns>;
+using Kernel = void (*)(Shape, Ring, CUtensorMap, CUtensorMap, int);
+
+template <typename T>
+cudaError_t launch_hopper(Kernel kernel, const Shape& shape, const Device& device,
+                          cudaStream_t stream) {
   static std::atomic<bool> raised[kMaxDevices];
   if (device.index >= kMaxDevices) return cudaErrorInvalidDevice;
   if (!raised[device.index].load(std::memory_order_acquire)) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-        device.shared_per_block - static_cast<int>(sizeof(std::uint64_t)) * 2 * kMaxStages);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             device.shared_per_block - static_cast<int>(sizeof(Barriers)));
     if (error != cudaSuccess) return error;
     raised[device.index].store(true, std::memory_order_release);
   }
-  const Ring ring = ring_of<T>(shape, device, kColumns);
+  const Ring ring = ring_of<T>(shape, device);
   CUtensorMap x_map, w_map;
   const cudaError_t x_error =
       hopper::map_byte_parts(&x_map, shape.x_code, shape.m, shape.groups, shape.k,
                              static_cast<std::uint32_t>(ring.x_rows));
   if (x_error != cudaSuccess) return x_error;
   const cudaError_t w_error =
-      hopper::map_byte_rows(&w_map, shape.w_code, shape.n, shape.k, kColumns);
+      hopper::map_byte_rows(&w_map, shape.w_code, shape.n, shape.k, T::kOutputs);
   if (w_error != cudaSuccess) return w_error;
   const std::int64_t tiles = static_cast<std::int64_t>((shape.m + T::kRows - 1) / T::kRows) *
-                             column_tiles(shape, kColumns);
+                             column_tiles(shape, T::kOutputs);
   if (tiles > 0x7FFFFFFF) return cudaErrorInvalidValue;
   const auto blocks = std::min<std::int64_t>(tiles, device.processors * T::kMinBlocks);
-  kernel<<<static_cast<unsigned>(blocks), T::kThreads, shared_bytes<T>(ring, kColumns), stream>>>(
-      shape, ring, x_map, w_map, static_cast<int>(tiles));
-  return cudaGetLastError();
+  return hopper::launch_dependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(T::kThreads),
+                                  static_cast<std::size_t>(Layout<T>::bytes(ring)), stream, shape,
+                                  ring, x_map, w_map, static_cast<int>(tiles));
+}
+
+template <typename T>
+cudaError_t launch_wide(const Shape& shape, const Device& device, cudaStream_t stream) {
+  return launch_hopper<T>(wide_kernel<T>, shape, device, stream);
+}
+
+template <typename T>
+cudaError_t launch_narrow(const Shape& shape, const Device& device, cudaStream_t stream) {
+  return launch_hopper<T>(narrow_kernel<T>, shape, device, stream);
 }
 
 cudaError_t launch_portable(const Shape& shape, cudaStream_t stream) {
@@ -97,18 +110,16 @@ cudaError_t launch(const Shape& shape, std::int64_t plan, cudaStream_t stream) {
   if (plan == kPortable) return launch_portable(shape, stream);
   if (!device.is_hopper) return cudaErrorInvalidValue;
   switch (plan) {
-    case k64x16:
-      return launch_hopper<1, 16>(shape, device, stream);
-    case k64x32:
-      return launch_hopper<1, 32>(shape, device, stream);
+    case k16x64:
+      return launch_narrow<Narrow<16>>(shape, device, stream);
+    case k32x64:
+      return launch_narrow<Narrow<32>>(shape, device, stream);
     case k64x64:
-      return launch_hopper<1, 64>(shape, device, stream);
+      return launch_wide<Wide<1, 64>>(shape, device, stream);
     case k64x128:
-      return launch_hopper<1, 128>(shape, device, stream);
-    case k128x64:
-      return launch_hopper<2, 64>(shape, device, stream);
+      return launch_wide<Wide<1, 128>>(shape, device, stream);
     default:
-      return launch_hopper<2, 128>(shape, device, stream);
+      return launch_wide<Wide<2, 128>>(shape, device, stream);
   }
 }
 

@@ -5,29 +5,26 @@
 //   x = e4m3(x_code[m, c]) * 2^(x_scale[m, c / 32] - 127)
 //   w = e4m3(w_code[j, k]) * 2^(w_scale[j / 32, k / 32] - 127)
 //
-// Shapes   x_code [M, groups * K], x_scale [M, groups * K / 32], w_code [N, K], w_scale [N / 32, K
-// / 32],
-//          all bytes; y [M, N] bf16, or fp32 if y_is_fp32. All row-major without gaps. M >= 0; K
-//          and N / groups are positive multiples of 32. groups = 1 is the ordinary linear layer;
-//          with more, each run of N / groups outputs reads its own run of K inputs.
+// Shapes   x_code [M, groups * K], x_scale [M, groups * K / 32], w_code [N, K], w_scale
+//          [N / 32, K / 32], all bytes; y [M, N] bf16, or fp32 if y_is_fp32. All row-major without
+//          gaps. M >= 0; K and N / groups are positive multiples of 32. groups = 1 is the ordinary
+//          layer; with more, each run of N / groups outputs reads its own run of K inputs.
 // Align    Codes and y to 16 bytes, scales to 4.
-// Order    One block of 32 products is one sum of the tensor cores (p); then, in fp32 and by
-// ascending k:
-//          y = fma(p, 2^(x_scale - 127) * 2^(w_scale - 127), y), from 0; rounded once to bf16.
-//          There is no split along K. So a row's bits depend on that row and on the weights alone:
-//          not on M, on the other rows, or on `plan` (but for the portable plan, see below).
-// Range    2^(x_scale + w_scale - 254) in fp32: below its subnormals it is 0, from 2^128 on
-// infinity.
-//          Codes 0x7F and 0xFF and scale 255 are NaN and give NaN; callers refuse them when they
-//          load.
-// Plan     0 lets the shape choose. 1 to 6 are the tiles (rows x outputs) 64 x 16, 64 x 32, 64 x
-// 64,
-//          64 x 128, 128 x 64 and 128 x 128 of Hopper's warpgroup instructions; on sm_90 they all
-//          give the same bits. 7 is the portable kernel of mma.sync, the only one on other devices,
-//          where the sum p may differ in its last bits.
-// Returns a cudaError_t: 0 once launched, 1 (invalid value) for a null pointer, a shape, an
-// alignment or a
-//          plan that is not allowed.
+// Order    A block of 32 products is one sum p of the tensor cores. Then, in fp32, by ascending k
+//          and from 0: y = fma(p, 2^(x_scale - 127) * 2^(w_scale - 127), y), rounded once to bf16.
+//          K is never split. So the bits of a row of y depend on that row of x and on the weights:
+//          not on M, not on other rows, not on `plan` (but for the portable one).
+// Range    The product of scales is fp32: 0 below its subnormals, infinite from 2^128 on. Codes
+//          0x7F and 0xFF and scale 255 are NaN and give NaN; callers refuse them when they load.
+// Plan     0 lets the shape choose. 1 to 5 are tiles (rows x outputs) for Hopper's warpgroup
+//          instructions: 16 x 64, 32 x 64, 64 x 64, 64 x 128, 128 x 128; all give the same bits.
+//          6 is the portable kernel of mma.sync, the only one on devices other than sm_90; its p
+//          may differ in the last bits.
+// Stream   On sm_90 the kernel may start before the kernel ahead has ended, where that one allows
+//          it, and reads w_code and w_scale at once: no kernel that may still run writes them.
+//          Everything else waits for the kernels ahead.
+// Returns  a cudaError_t: 0 once launched, 1 (invalid value) for a null pointer, a shape, an
+//          alignment or a plan that is not allowed.
 #pragma once
 #include <cstdint>
 

@@ -7,27 +7,17 @@
 
 namespace deepinfer::kernels::linear_fp8 {
 
-enum Plan : std::int64_t {
-  kAuto = 0,
-  k64x16,
-  k64x32,
-  k64x64,
-  k64x128,
-  k128x64,
-  k128x128,
-  kPortable,
-  kPlans
-};
+enum Plan : std::int64_t { kAuto, k16x64, k32x64, k64x64, k64x128, k128x128, kPortable, kPlans };
 
 struct PlanSize {
   int rows;
   int outputs;
-  int step_cycles;  // of one pipeline step, all data at hand
+  int step_cycles;  // of one pipeline step, all data at hand: measured, docs/kernels/linear_fp8.md
 };
 
-// By plan; fitted to bench/gpu_linear_fp8.py --plans.
-constexpr PlanSize kPlanSizes[] = {{0, 0, 0},      {64, 16, 170},  {64, 32, 190},  {64, 64, 260},
-                                   {64, 128, 480}, {128, 64, 400}, {128, 128, 750}};
+// By plan.
+constexpr PlanSize kPlanSizes[] = {{0, 0, 0},     {16, 64, 340},  {32, 64, 420},
+                                   {64, 64, 540}, {64, 128, 900}, {128, 128, 1540}};
 
 // The plan with the shortest estimated time: rounds of tiles, each as long as its arithmetic or as
 // its bytes take one multiprocessor.
@@ -35,7 +25,9 @@ inline Plan choose(const Shape& shape, int processors) {
   constexpr double kBytesPerCycle = 40.0, kTileCycles = 2000.0;
   Plan best = k128x128;
   double least = 0.0;
-  for (std::int64_t plan = k64x16; plan <= k128x128; ++plan) {
+  // Sixteen rows at a time, more than once, read the weights too often.
+  const std::int64_t first = shape.m <= 16 ? k16x64 : k32x64;
+  for (std::int64_t plan = first; plan <= k128x128; ++plan) {
     const PlanSize& size = kPlanSizes[plan];
     const double tiles = static_cast<double>((shape.m + size.rows - 1) / size.rows) *
                          column_tiles(shape, size.outputs);
@@ -44,7 +36,7 @@ inline Plan choose(const Shape& shape, int processors) {
     const double bytes = (std::min(size.rows, shape.m) + size.outputs) * static_cast<double>(kStep);
     const double step = std::max<double>(size.step_cycles, bytes / kBytesPerCycle);
     const double cycles = rounds * (shape.steps() * step + kTileCycles);
-    if (plan == k64x16 || cycles < least) {
+    if (plan == first || cycles < least) {
       least = cycles;
       best = static_cast<Plan>(plan);
     }

@@ -12,13 +12,11 @@ __device__ __forceinline__ float power_of_two(std::uint32_t code) {
   return __uint_as_float(code == 0 || code == 255 ? edge : code << 23);
 }
 
-// The four codes of pipeline step `step` of one row of `blocks` codes; beyond the end they are 0,
-// where the products are zeros too.
-__device__ __forceinline__ std::uint32_t step_codes(const std::uint8_t* row, int step, int blocks) {
+// The four codes of step `step` of one row of `blocks` codes, where that is no multiple of four.
+// Beyond the end they are 0, where the products are zeros too.
+__device__ __forceinline__ std::uint32_t ragged_codes(const std::uint8_t* row, int step,
+                                                      int blocks) {
   const int first = step * kBlocksPerStep;
-  if (blocks % kBlocksPerStep == 0) {
-    return __ldg(reinterpret_cast<const std::uint32_t*>(row + first));
-  }
   std::uint32_t codes = 0;
 #pragma unroll 1
   for (int i = 0; i < kBlocksPerStep && first + i < blocks; ++i) {
@@ -28,8 +26,14 @@ __device__ __forceinline__ std::uint32_t step_codes(const std::uint8_t* row, int
 }
 
 __device__ __forceinline__ float4 step_scales(std::uint32_t codes) {
-  return make_float4(power_of_two(codes & 255), power_of_two(codes >> 8 & 255),
-                     power_of_two(codes >> 16 & 255), power_of_two(codes >> 24));
+  // A byte of `codes` that is 0 or 255 is rare and has its own road.
+  constexpr std::uint32_t kOnes = 0x01010101u, kHigh = 0x80808080u;
+  if ((((codes - kOnes) & ~codes) | ((~codes - kOnes) & codes)) & kHigh) {
+    return make_float4(power_of_two(codes & 255), power_of_two(codes >> 8 & 255),
+                       power_of_two(codes >> 16 & 255), power_of_two(codes >> 24));
+  }
+  const auto place = [](std::uint32_t bits) { return __uint_as_float(bits & 0x7F800000u); };
+  return make_float4(place(codes << 23), place(codes << 15), place(codes << 7), place(codes >> 1));
 }
 
 }  // namespace deepinfer::kernels::linear_fp8

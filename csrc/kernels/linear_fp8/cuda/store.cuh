@@ -64,4 +64,39 @@ __device__ __forceinline__ void store_rows(const float (&sum)[kColumns / 2], voi
   }
 }
 
+// An 8 x 8 matrix of 16-bit elements in a warp: lane l holds two neighbors of row l / 4.
+__device__ __forceinline__ std::uint32_t transpose_eight(std::uint32_t two) {
+  std::uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(two));
+  return out;
+}
+
+// The sums of a warp's 16 outputs (rows of the instruction) for kTokens rows of y.
+template <int kTokens>
+__device__ __forceinline__ void store_columns(const float (&sum)[kTokens / 2], void* y,
+                                              int y_is_fp32, int row, int output, int n, int m,
+                                              int lane) {
+#pragma unroll
+  for (int i = 0; i < kTokens / 8; ++i) {
+    const float* const s = sum + 4 * i;
+    if (y_is_fp32 != 0) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int at = row + 8 * i + 2 * (lane % 4) + e % 2;
+        float* const to = static_cast<float*>(y) + static_cast<std::int64_t>(at) * n + output;
+        if (at < m) to[lane / 4 + e / 2 * 8] = s[e];
+      }
+    } else {
+      const int at = row + 8 * i + lane / 4;
+      __nv_bfloat16* const to =
+          static_cast<__nv_bfloat16*>(y) + static_cast<std::int64_t>(at) * n + output;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t two = transpose_eight(pack_bf16(s[2 * half], s[2 * half + 1]));
+        if (at < m) *reinterpret_cast<std::uint32_t*>(to + half * 8 + 2 * (lane % 4)) = two;
+      }
+    }
+  }
+}
+
 }  // namespace deepinfer::kernels::linear_fp8
