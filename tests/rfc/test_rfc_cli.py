@@ -45,7 +45,8 @@ def test_status_is_data_too(capsys):
     data = json.loads(capsys.readouterr().out)
     gates = data["entries"][0]["gates"]
     assert [gate["name"] for gate in gates] == ["facts", "capacity", "probe", "build", "conformance", "smoke", "bench"]
-    assert [gate["command"] for gate in gates[-2:]] == ["no command yet"] * 2
+    last = ["python -m deepinfer.attest %s --entry nvidia-sm90" % name for name in ("smoke", "bench")]
+    assert [gate["command"] for gate in gates[-2:]] == last
     assert {blocker["kind"] for blocker in data["blockers"]} <= {"capacity", "kernel", "toolkit", "evidence"}
 
 

@@ -15,7 +15,7 @@ from made_evidence import check, document, put
 from deepinfer.matrix.compiled import index_of
 from deepinfer.matrix.evidence import read_all
 from deepinfer.matrix.evidence_form import KEYS, canonical, sealed
-from deepinfer.matrix.gates import COVERS, SUITE
+from deepinfer.matrix.gates import COVERS, covered
 from deepinfer.matrix.load import ROOT, load
 from deepinfer.matrix.render import render
 from deepinfer.matrix.rfc_check import check as check_all
@@ -202,10 +202,13 @@ def test_a_signature_is_verified_where_the_key_is_known(root):
     assert rules(root) == ["R21"]
 
 
-def test_every_folder_of_kernels_has_its_ops_in_the_suite():
-    folders = {path.parent.parent.name for path in ROOT.glob("csrc/kernels/*/cuda/*.cu")}
-    assert folders
-    assert {"engine/ops/%s.py" % name for name in folders} <= set(SUITE)
+def test_evidence_of_kernels_is_bound_to_every_file_that_they_are_made_of():
+    names = set(covered(ROOT, "bringup", "conformance"))
+    sources = {path for suffix in ("cu", "cuh") for path in ROOT.glob("csrc/kernels/**/*." + suffix)}
+    assert len(sources) > 10
+    assert {path.relative_to(ROOT).as_posix() for path in sources} <= names
+    assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("engine/ops/*.py")} <= names
+    assert names >= set(covered(ROOT, "bringup", "build"))
     for lane, its in COVERS.items():
         for gate, patterns in its.items():
             for pattern in patterns:
