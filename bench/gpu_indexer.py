@@ -26,7 +26,7 @@ POOL = SEQUENCES * CONTEXT  # keys in memory; smaller cases rotate through them
 ROTATE = 260_000_000  # bytes that the sets of one case sum to
 FORM, PEER_FORM = "FP4-32 x FP4-32", "sgl_deep_gemm FP8"
 GOAL = 6.0
-PATIENCE_S = 26.0  # the peer compiles at its first call; cases that come later go without it
+PATIENCE_S = 16.0  # the peer compiles at its first call; cases that come later go without it
 
 
 @dataclass
