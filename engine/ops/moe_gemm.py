@@ -80,14 +80,14 @@ def _tiles(x: torch.Tensor, gated: bool) -> torch.Tensor:
     else:
         missing = -x.shape[0] % TILE
         x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])]).unflatten(0, (-1, 4, 2, 8))
-    return torch.cat([x, torch.zeros_like(x[:1])]) if x.shape[0] % 2 else x
+    return torch.cat([x, x.new_zeros(x.shape[0] % 2, *x.shape[1:])])
 
 
 def _pack_expert(weight: torch.Tensor, scale: torch.Tensor, base: torch.Tensor | None, gated: bool) -> torch.Tensor:
     """uint8 [P, Q, 2, 4352]."""
     codes = torch.stack([weight & 15, weight >> 4], dim=-1).flatten(1)
     bytes_of = scale if base is None else (8 * (scale.int() - base[:, None] + _TOP)).clamp(8, 96).to(torch.uint8)
-    missing = -codes.shape[1] % CHUNK
+    missing = -codes.shape[1] % (2 * CHUNK)
     codes = torch.nn.functional.pad(codes, (0, missing))
     bytes_of = torch.nn.functional.pad(bytes_of, (0, missing // GROUP))
     # [tile, w, r, g, chunk, half, s, b, q, c]
@@ -290,7 +290,7 @@ register(
             + _SUMS,
             (
                 *_GROUPED,
-                Argument("weight", "[E, ceil(channels / 64), ceil(K / 128), 2, 4352], of pack()", ("uint8",)),
+                Argument("weight", "[E, ceil(channels / 64), 2 * ceil(K / 256), 2, 4352], of pack()", ("uint8",)),
                 Argument("row_factor", "[E, 2 * ceil(channels / 64), 64]", ("float32",)),
                 Argument("routing", "[R]", ("float32",)),
                 Argument("h", "[R, channels], E4M3", ("uint8",), "out"),
@@ -312,7 +312,7 @@ register(
             "out = bf16(x w2)" + _SUMS,
             (
                 *_GROUPED,
-                Argument("weight", "[E, ceil(features / 128), ceil(K / 128), 2, 4352], of pack()", ("uint8",)),
+                Argument("weight", "[E, ceil(features / 128), 2 * ceil(K / 256), 2, 4352], of pack()", ("uint8",)),
                 Argument("row_factor", "[E, 2 * ceil(features / 128), 64]", ("float32",)),
                 Argument("out", "[R, features]", ("bfloat16",), "out"),
             ),
@@ -338,6 +338,7 @@ register(
             ),
             {},
             "Outrageously large neural networks, arXiv:1701.06538, the sum over experts",
+            batch="T",
         ),
         combine_reference,
         _combine_cases,

@@ -129,7 +129,7 @@ def test_every_case_keeps_the_contract(name: str) -> None:
     [
         ({"x_scale": torch.zeros(2, 3, dtype=torch.uint8)}, "x_scale"),
         ({"offsets": torch.zeros(4, dtype=torch.int64)}, "offsets is int64"),
-        ({"weight": torch.zeros(2, 1, 1, 2, 4351, dtype=torch.uint8)}, "weight has shape"),
+        ({"weight": torch.zeros(2, 1, 2, 2, 4351, dtype=torch.uint8)}, "weight has shape"),
         ({"out": torch.zeros(2, 128)}, "out is float32"),
     ],
 )
@@ -139,7 +139,7 @@ def test_refuses_what_the_contract_does_not_allow(change: dict[str, torch.Tensor
         "x": torch.zeros(2, 64, dtype=torch.uint8),
         "x_scale": torch.zeros(2, 2, dtype=torch.uint8),
         "offsets": torch.zeros(3, dtype=torch.int32),
-        "weight": torch.zeros(2, 1, 1, 2, 4352, dtype=torch.uint8),
+        "weight": torch.zeros(2, 1, 2, 2, 4352, dtype=torch.uint8),
         "row_factor": torch.zeros(2, 2, 64),
         "out": torch.zeros(2, 128, dtype=torch.bfloat16),
     }

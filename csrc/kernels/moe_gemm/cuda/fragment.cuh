@@ -36,10 +36,26 @@ __device__ __forceinline__ void decode(std::uint32_t word, const Magnitudes& tab
   second = permute_bytes(table.low, table.high, selectors >> 16) | (word << 4 & 0x80808080u);
 }
 
+// kCount floats of shared memory, issued here: the compiler would load them after the next wait.
+template <int kCount>
+__device__ __forceinline__ void load_early(float (&values)[kCount], std::uint32_t address) {
+#pragma unroll
+  for (int i = 0; i + 4 <= kCount; i += 4) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(values[i]), "=f"(values[i + 1]), "=f"(values[i + 2]), "=f"(values[i + 3])
+                 : "r"(address + 4 * i));
+  }
+  if constexpr (kCount % 4 == 2) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(values[kCount - 2]), "=f"(values[kCount - 1])
+                 : "r"(address + 4 * (kCount - 2)));
+  }
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 using hopper::wgmma_pin_registers;
 
-// Starts D = A B of one group; the registers belong to it until finish<> says so.
+// Starts D = A B of group `step` of a chunk; the registers belong to it until finish<> says so.
 template <int kTokens>
 __device__ __forceinline__ void start(float (&d)[kTokens / 2], std::uint32_t (&a)[4],
                                       std::uint32_t tokens, int step) {

@@ -1,10 +1,11 @@
 // csrc/kernels/moe_gemm/cuda/kernel.cuh — the grouped product as a kernel, and its launch. An
 // Epilogue says what becomes of a tile:
 //   Scratch<kTokens>             its shared memory, one per warpgroup
-//   store<kTokens, kMost>(sum, tile, lane, scratch)   writes the rows of one warpgroup's tile
+//   store<kTokens>(sum, tile, lane, scratch)   writes a tile of features times tokens
 #pragma once
 #include <atomic>
 
+#include "kernels/hopper/dependent_launch.cuh"
 #include "kernels/hopper/tensor_map.h"
 #include "kernels/moe_gemm/cuda/consumer.cuh"
 
@@ -30,7 +31,11 @@ __device__ __forceinline__ void take_registers() {}
 
 // Barrier of one warpgroup; 0 is the whole block's.
 __device__ __forceinline__ void meet(int warpgroup) {
-  asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
+  if (warpgroup == 0) {
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+  } else {
+    asm volatile("bar.sync 2, 128;" ::: "memory");
+  }
 }
 
 // One warpgroup's share of a piece of work.
@@ -56,10 +61,10 @@ __device__ __forceinline__ void run(const Tile& tile, Feed<Config>& feed, const 
 
 template <typename Config, bool kFolded, typename Epilogue>
 __device__ __forceinline__ void consume(const Problem& problem, const Epilogue& epilogue,
-                                        Shared<Config, Epilogue>& shared,
-                                        Schedule<Config::kTokens> schedule, int warpgroup) {
+                                        Shared<Config, Epilogue>& shared, Schedule<Config> schedule,
+                                        int warpgroup) {
   const Lane lane;
-  Feed<Config> feed{&shared.stages, {}, problem.chunks, warpgroup};
+  Feed<Config> feed{&shared.stages, {}, problem.stages, warpgroup};
   auto& scratch = shared.scratch[warpgroup];
   Work work;
   while (schedule.next(work)) {
@@ -99,9 +104,11 @@ __global__ void __launch_bounds__(kThreads, Config::kBlocks)
     }
     hopper::mbarrier_init_fence();
   }
-  plan<Config::kTokens>(problem, shared.first_tile, shared.first_row);
+  hopper::wait_for_kernels_ahead();
+  hopper::allow_dependent_launch();
+  plan<Config>(problem, shared.first_tile, shared.first_row);
   __syncthreads();
-  const Schedule<Config::kTokens> schedule(problem, shared.first_tile, shared.first_row);
+  const Schedule<Config> schedule(problem, shared.first_tile, shared.first_row);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp >= 4 * kConsumers) {
     keep_registers<Config::kProducerRegisters>();
@@ -153,8 +160,8 @@ int launch(const std::uint8_t* x, const Problem& problem, std::int64_t k, const 
       error != cudaSuccess) {
     return error;
   }
-  kernel<<<count * Config::kBlocks, kThreads, kShared, stream>>>(map, problem, epilogue);
-  return cudaGetLastError();
+  return hopper::launch_dependent(kernel, dim3(count * Config::kBlocks), dim3(kThreads), kShared,
+                                  stream, map, problem, epilogue);
 }
 
 // Rows per expert up to which the narrow tile is faster, on average.
@@ -199,7 +206,7 @@ inline Problem problem_of(const std::uint8_t* x_scale, const std::int32_t* offse
           static_cast<int>(rows),
           static_cast<int>(experts),
           static_cast<int>(k / 32),
-          static_cast<int>((k + kChunk - 1) / kChunk),
+          static_cast<int>((k + kDepth * kChunk - 1) / (kDepth * kChunk)),
           static_cast<int>((features + 2 * kTileRows - 1) / (2 * kTileRows))};
 }
 

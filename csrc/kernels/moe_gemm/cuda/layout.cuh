@@ -6,10 +6,12 @@
 namespace deepinfer::kernels::moe_gemm {
 
 constexpr int kTileRows = 64;  // features of one warpgroup
-constexpr int kChunk = 128;    // columns of a pipeline stage
-constexpr int kSteps = 4;      // matrix instructions along a chunk: one per group of 32
+constexpr int kChunk = 128;    // columns of a packed block
+constexpr int kDepth = 2;      // chunks of a pipeline stage
+constexpr int kGroups = kChunk / 32;
+constexpr int kSteps = kDepth * kGroups;  // matrix instructions along a stage: one per group of 32
 constexpr int kCodeBytes = kTileRows * kChunk / 2;
-constexpr int kBlockBytes = kCodeBytes + kTileRows * kSteps;
+constexpr int kBlockBytes = kCodeBytes + kTileRows * kGroups;
 constexpr int kConsumers = 2;  // warpgroups that multiply; one more feeds them
 constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kMaxExperts = 512;
@@ -18,7 +20,7 @@ constexpr int kMaxExperts = 512;
 struct Narrow {
   static constexpr int kTokens = 32;  // of a tile
   static constexpr int kBox = 8;      // token rows of one copy
-  static constexpr int kStages = 7;
+  static constexpr int kStages = 3;
   static constexpr int kBlocks = 2;  // on a multiprocessor
   static constexpr int kScaleWarps = 1;
   static constexpr int kConsumerRegisters = 104;
@@ -28,7 +30,7 @@ struct Narrow {
 struct Wide {
   static constexpr int kTokens = 128;
   static constexpr int kBox = 32;
-  static constexpr int kStages = 7;
+  static constexpr int kStages = 3;
   static constexpr int kBlocks = 1;
   static constexpr int kScaleWarps = 2;
   static constexpr int kConsumerRegisters = 232;
@@ -43,11 +45,11 @@ constexpr int kScalePitch = Config::kTokens / 4 + 4;
 template <typename Config>
 struct Stages {
   static constexpr int kCount = Config::kStages;
-  static constexpr int kTokenBytes = Config::kTokens * kChunk;
-  static constexpr int kWeightBytes = kConsumers * kBlockBytes;
+  static constexpr int kTokenBytes = Config::kTokens * kChunk;  // of a chunk
+  static constexpr int kWeightBytes = kDepth * kConsumers * kBlockBytes;
   static constexpr int kScales = kSteps * 4 * kScalePitch<Config>;
 
-  alignas(1024) std::uint8_t tokens[kCount][kTokenBytes];
+  alignas(1024) std::uint8_t tokens[kCount][kDepth * kTokenBytes];
   alignas(128) std::uint8_t weights[kCount][kWeightBytes];
   alignas(16) float scales[kCount][kScales];
   alignas(8) std::uint64_t full[kCount];
@@ -84,8 +86,8 @@ struct Problem {
   int rows;
   int experts;
   int groups;  // k / 32
-  int chunks;
-  int pairs;  // of tiles, per expert
+  int stages;  // along k, chunks beyond it being zeros
+  int pairs;   // of tiles, per expert
 };
 
 }  // namespace deepinfer::kernels::moe_gemm

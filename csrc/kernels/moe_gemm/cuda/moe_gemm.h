@@ -18,7 +18,7 @@
 // Packing    A tile is 64 rows of one expert's matrix: for w13 and tile i, its row 16 w + g is gate
 //            row 32 i + 8 w + g and its row 16 w + 8 + g is up row 32 i + 8 w + g (w < 4, g < 8);
 //            for w2 they are rows 64 i .. 64 i + 63. The matrix is extended by zeros to an even
-//            number of tiles and to whole chunks of 128 columns. weight is
+//            number of tiles and of chunks of 128 columns. weight is
 //            [experts, tile pairs, chunks, 2 tiles, 4352] bytes: 4096 bytes of codes, then 256 of
 //            scales [64 rows, 4]. Codes: 32-bit word [half][thread][4], thread = 32 w + 4 g + q,
 //            word 2 s + r holds row 16 w + 8 r + g, columns 32 (2 half + s) + 4 q + 16 b + c

@@ -14,7 +14,7 @@ struct Work {
 };
 
 // Fills the first tile and the first row of every expert; the whole block, then it has to meet.
-template <int kTokens>
+template <typename Config>
 __device__ void plan(const Problem& problem, int* first_tile, int* first_row) {
   for (int e = threadIdx.x; e <= problem.experts; e += blockDim.x)
     first_row[e] = problem.offsets[e];
@@ -25,7 +25,7 @@ __device__ void plan(const Problem& problem, int* first_tile, int* first_row) {
     int tiles = 0;
     if (e < problem.experts) {
       const int rows = problem.offsets[e + 1] - problem.offsets[e];
-      tiles = (rows + kTokens - 1) / kTokens * problem.pairs;
+      tiles = (rows + Config::kTokens - 1) / Config::kTokens * problem.pairs;
     }
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -38,7 +38,7 @@ __device__ void plan(const Problem& problem, int* first_tile, int* first_row) {
   if (threadIdx.x == 0) first_tile[0] = 0;
 }
 
-template <int kTokens>
+template <typename Config>
 class Schedule {
  public:
   __device__ Schedule(const Problem& problem, const int* first_tile, const int* first_row)
@@ -53,11 +53,11 @@ class Schedule {
     while (tile_ >= first_tile_[expert_ + 1]) ++expert_;
     const int token_tiles = (first_tile_[expert_ + 1] - first_tile_[expert_]) / pairs_;
     const int local = tile_ - first_tile_[expert_];
-    const int start = local % token_tiles * kTokens;
+    const int start = local % token_tiles * Config::kTokens;
     work.expert = expert_;
     work.pair = local / token_tiles;
     work.first_row = first_row_[expert_] + start;
-    work.rows = min(kTokens, first_row_[expert_ + 1] - first_row_[expert_] - start);
+    work.rows = min(Config::kTokens, first_row_[expert_ + 1] - first_row_[expert_] - start);
     tile_ += static_cast<int>(gridDim.x);
     return true;
   }

@@ -30,6 +30,7 @@ struct SwigluQuantise {
   template <int kTokens>
   struct Scratch {
     float largest[4][kTokens];  // of a warp's eight channels
+    float weight[kTokens];      // routing weights, then reciprocal scales
     alignas(16) std::uint8_t codes[kTokens][32];
   };
 
@@ -44,44 +45,66 @@ struct SwigluQuantise {
   __device__ __forceinline__ void activate(float (&sum)[kTokens / 2], const Tile& tile,
                                            const Lane& lane, S& scratch) const {
 #pragma unroll
-    for (int i = 0; i < kTokens / 4; ++i) {
-      const int at = 4 * (i / 2) + i % 2;
-      const int token = 8 * (i / 2) + 2 * lane.q + i % 2;
-      const float weight = __ldg(routing + tile.first_row + min(token, tile.rows - 1));
-      const float gate = through_bf16(sum[at] * tile.factor0);
-      const float up = through_bf16(sum[at + 2] * tile.factor1);
-      sum[at] = swiglu(gate, up, limit) * weight;
-      float largest = fabsf(sum[at]);
+    for (int j = 0; j < kTokens / 8; ++j) {
+      const int token = 8 * j + 2 * lane.q;
+      const float2 weight = *reinterpret_cast<const float2*>(&scratch.weight[token]);
+      float largest[2];
 #pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, step));
+      for (int c = 0; c < 2; ++c) {
+        const float gate = through_bf16(sum[4 * j + c] * tile.factor0);
+        const float up = through_bf16(sum[4 * j + 2 + c] * tile.factor1);
+        sum[4 * j + c] = swiglu(gate, up, limit) * (c == 0 ? weight.x : weight.y);
+        largest[c] = fabsf(sum[4 * j + c]);
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) {
+          largest[c] = fmaxf(largest[c], __shfl_xor_sync(0xFFFFFFFFu, largest[c], step));
+        }
       }
-      if (lane.g == 0) scratch.largest[lane.warp][token] = largest;
+      if (lane.g == 0) {
+        *reinterpret_cast<float2*>(&scratch.largest[lane.warp][token]) =
+            make_float2(largest[0], largest[1]);
+      }
     }
+  }
+
+  // One thread per token: the scale of its 32 channels, and its reciprocal for the others.
+  template <int kTokens, typename S>
+  __device__ __forceinline__ void choose_scales(const Tile& tile, const Lane& lane,
+                                                S& scratch) const {
+    const int token = lane.thread;
+    if (token >= min(kTokens, tile.rows)) return;
+    const float largest = fmaxf(fmaxf(scratch.largest[0][token], scratch.largest[1][token]),
+                                fmaxf(scratch.largest[2][token], scratch.largest[3][token]));
+    const std::uint32_t code = scale_code(largest);
+    scratch.weight[token] = __uint_as_float((254u - code) << 23);
+    if (32 * tile.index >= channels) return;  // a tile of padding
+    const std::int64_t row = tile.first_row + token;
+    h_scale[row * (channels / 32) + tile.index] = static_cast<std::uint8_t>(code);
   }
 
   template <int kTokens, typename S>
   __device__ __forceinline__ void store(float (&sum)[kTokens / 2], const Tile& tile,
                                         const Lane& lane, S& scratch) const {
-    activate<kTokens>(sum, tile, lane, scratch);
-    meet(tile.warpgroup);
-    const bool inside = 32 * tile.index < channels;  // not a tile of padding
-#pragma unroll
-    for (int i = 0; i < kTokens / 4; ++i) {
-      const int token = 8 * (i / 2) + 2 * lane.q + i % 2;
-      const float largest = fmaxf(fmaxf(scratch.largest[0][token], scratch.largest[1][token]),
-                                  fmaxf(scratch.largest[2][token], scratch.largest[3][token]));
-      const std::uint32_t code = scale_code(largest);
-      const float scaled = sum[4 * (i / 2) + i % 2] * __uint_as_float((254u - code) << 23);
-      scratch.codes[token][8 * lane.warp + lane.g] =
-          __nv_cvt_float_to_fp8(scaled, __NV_SATFINITE, __NV_E4M3);
-      if (inside && lane.warp == 0 && lane.g == 0 && token < tile.rows) {
-        const std::int64_t row = tile.first_row + token;
-        h_scale[row * (channels / 32) + tile.index] = static_cast<std::uint8_t>(code);
-      }
+    if (lane.thread < kTokens) {
+      scratch.weight[lane.thread] =
+          __ldg(routing + tile.first_row + min(lane.thread, tile.rows - 1));
     }
     meet(tile.warpgroup);
-    for (int i = lane.thread; inside && i < 2 * min(kTokens, tile.rows); i += 128) {
+    activate<kTokens>(sum, tile, lane, scratch);
+    meet(tile.warpgroup);
+    choose_scales<kTokens>(tile, lane, scratch);
+    meet(tile.warpgroup);
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+      const int token = 8 * j + 2 * lane.q;
+      const float2 factor = *reinterpret_cast<const float2*>(&scratch.weight[token]);
+      std::uint8_t* to = &scratch.codes[token][8 * lane.warp + lane.g];
+      to[0] = __nv_cvt_float_to_fp8(sum[4 * j] * factor.x, __NV_SATFINITE, __NV_E4M3);
+      to[32] = __nv_cvt_float_to_fp8(sum[4 * j + 1] * factor.y, __NV_SATFINITE, __NV_E4M3);
+    }
+    meet(tile.warpgroup);
+    if (32 * tile.index >= channels) return;
+    for (int i = lane.thread; i < 2 * min(kTokens, tile.rows); i += 128) {
       const std::int64_t row = tile.first_row + i / 2;
       *reinterpret_cast<uint4*>(h + row * channels + 32 * tile.index + 16 * (i % 2)) =
           *reinterpret_cast<const uint4*>(&scratch.codes[i / 2][16 * (i % 2)]);
