@@ -2,8 +2,8 @@
 // rows of the matrix instruction.
 //
 // A consumer warpgroup owns 64 rows. It has one block's products computed (32 columns) while it
-// adds the block before, times its scale, to the sums: the tensor cores work under the fp32
-// arithmetic.
+// adds the block before, times its scale, to the sums. That hides the latency of the tensor cores;
+// their throughput it does not: docs/kernels/linear_fp8.md.
 #pragma once
 #include "kernels/hopper/wgmma_fp8.cuh"
 #include "kernels/linear_fp8/cuda/ring.cuh"
