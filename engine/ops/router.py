@@ -13,7 +13,7 @@ import torch
 
 from deepinfer.engine.ops import moe
 from deepinfer.engine.ops.contract import Argument, Case, Contract, Op
-from deepinfer.engine.ops.launch import launch
+from deepinfer.engine.ops.launch import ContractBroken, launch
 from deepinfer.engine.ops.registry import register
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def _native(module: Any, inputs: Tensors, outputs: Tensors, scalars: Scalars) ->
     biases = (inputs["bias"], inputs.get("image_bias"), inputs.get("image"))
     results = (outputs[name] for name in ("work", "ids", "weights", "offsets", "order"))
     sizes = (*inputs["x"].shape, inputs["gate"].shape[0], *(int(scalars[name]) for name in ("k", "first", "count")))
+    if outputs["order"].numel() < outputs["ids"].numel():
+        raise ContractBroken("router.route: order has room for fewer rows than ids", fix="it is [T * k]")
     pointers = (inputs["x"], inputs["gate"], *biases, *results)
     launch(module, "router_route", *pointers, *sizes, outputs["work"].shape[0], float(scalars["scaling"]))
 
@@ -162,7 +164,7 @@ register(
                 Argument("ids", "[T, k], in order of choice; k at most 32", ("int32",), "out"),
                 Argument("weights", "[T, k]", ("float32",), "out", tolerance=1e-5),
                 Argument("offsets", "[count + 1], where each expert's rows begin in order", ("int32",), "out"),
-                Argument("order", "[T * k], rows by expert, each ascending, then -1", ("int32",), "out"),
+                Argument("order", "[R], R at least T * k: rows by expert, each ascending, then -1", ("int32",), "out"),
             ),
             {
                 "k": "experts per token",
@@ -172,6 +174,7 @@ register(
             },
             "Auxiliary-loss-free routing with sqrt-softplus scores; rows as grouped products take them",
             ties="the lower expert",
+            batch="T",
         ),
         route,
         _cases,

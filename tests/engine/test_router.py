@@ -65,6 +65,14 @@ def test_no_choice_of_a_case_hangs_on_a_rounding(exact: bool):
         assert torch.equal(inputs["gate"][-1], inputs["gate"][-2])
 
 
+def test_room_for_too_few_rows_is_refused():
+    outputs = {name: torch.zeros(0) for name in ("work", "weights", "offsets")}
+    outputs |= {"ids": torch.zeros(3, 6, dtype=torch.int32), "order": torch.zeros(17, dtype=torch.int32)}
+    inputs = {"x": torch.zeros(3, 16), "gate": torch.zeros(40, 16), "bias": torch.zeros(40)}
+    with pytest.raises(launch.ContractBroken, match="fewer rows"):
+        load_all()["router.route"].native["cuda"](None, inputs, outputs, SCALARS)
+
+
 def test_work_holds_one_sum_or_one_for_each_part():
     assert router.parts(1, 5120) == 8
     assert router.parts(64, 128) == 1
@@ -83,6 +91,7 @@ def test_work_holds_one_sum_or_one_for_each_part():
         ("ids", torch.zeros(3, 6, dtype=torch.int64)),
         ("offsets", torch.zeros(40, dtype=torch.int32)),
         ("order", torch.zeros(3, 6, dtype=torch.int32)),
+        ("work", torch.zeros(2, 3, 41)),
     ],
 )
 def test_what_the_contract_does_not_allow_is_refused_before_a_launch(name: str, wrong: torch.Tensor):

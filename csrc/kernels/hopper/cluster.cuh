@@ -20,6 +20,17 @@ __device__ __forceinline__ void cluster_sync() {
                    : "memory");
 }
 
+// The two halves of cluster_sync, with work between them.
+__device__ __forceinline__ void cluster_arrive() {
+  __syncwarp();
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+  __syncwarp();
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // The address, in the cluster's window, of `shared` as it lies in block `rank`.
 __device__ __forceinline__ std::uint32_t remote_address(const void* shared, std::uint32_t rank) {
   std::uint32_t address;
@@ -33,6 +44,12 @@ __device__ __forceinline__ std::uint32_t load_remote_u32(std::uint32_t address) 
   std::uint32_t value;
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
+}
+
+// Raises a word of another block, or of this one; nothing else is ordered by it.
+__device__ __forceinline__ void raise_remote_u32(std::uint32_t address, std::uint32_t value) {
+  asm volatile("red.relaxed.cluster.shared::cluster.max.u32 [%0], %1;" ::"r"(address), "r"(value)
+               : "memory");
 }
 
 }  // namespace deepinfer::kernels::hopper

@@ -20,9 +20,9 @@ __device__ __forceinline__ void mma_bf16_16x8x16(float (&d)[4], const std::uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8. Tiles in
-// the order (rows 0-7, first half), (rows 8-15, first half), (rows 0-7, second half), (rows 8-15,
-// second half) are an A fragment.
+// Four 8 x 8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8. Tiles
+// in the order (rows 0-7, first half), (rows 8-15, first half), (rows 0-7, second half), (rows
+// 8-15, second half) are an A fragment.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

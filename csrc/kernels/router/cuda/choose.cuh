@@ -46,9 +46,9 @@ __global__ void __launch_bounds__(32 * kChooseWarps) choose(const Choice c) {
   const float* bias = is_image ? c.image_bias : c.bias;
   float score[kOwn] = {};
   std::uint32_t rank[kOwn];
+#pragma unroll 4  // so many parts' loads under way at once; added in their order
   for (int part = 0; part < c.parts; ++part) {
-    const float* from =
-        c.work + (static_cast<std::int64_t>(part) * c.tokens + token) * c.experts;
+    const float* from = c.work + (static_cast<std::int64_t>(part) * c.tokens + token) * c.experts;
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       const int expert = 32 * j + lane;
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(32 * kChooseWarps) choose(const Choice c) {
       id = 32 * j + lane;
     }
     const std::uint32_t top = __reduce_max_sync(kAllLanes, best);
-    id = static_cast<int>(__reduce_min_sync(
-        kAllLanes, best == top ? static_cast<std::uint32_t>(id) : kAllLanes));
+    id = static_cast<int>(
+        __reduce_min_sync(kAllLanes, best == top ? static_cast<std::uint32_t>(id) : kAllLanes));
     float taken = 0.0f;
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
@@ -103,7 +103,7 @@ struct Sorting {
   int count;
 };
 
-constexpr int kSortWarps = 16;
+constexpr int kSortWarps = 32;
 constexpr int kSortExperts = 8;  // of a block
 constexpr int kBatch = 8;        // loads of a lane under way at once
 
@@ -147,9 +147,12 @@ __global__ void __launch_bounds__(32 * kSortWarps) sort_rows(const Sorting s) {
   }
   __syncthreads();
   int before = 0, total = 0;
-  for (int w = 0; w < kSortWarps && lane <= kSortExperts; ++w) {
-    before += w < warp ? counts[w][lane] : 0;
-    total += counts[w][lane];
+  if (lane <= kSortExperts) {
+#pragma unroll
+    for (int w = 0; w < kSortWarps; ++w) {
+      before += w < warp ? counts[w][lane] : 0;
+      total += counts[w][lane];
+    }
   }
   int start = __shfl_sync(kAllLanes, total, kSortExperts);  // of the block's first expert
   int next[kSortExperts];

@@ -12,8 +12,8 @@
 
 namespace deepinfer::kernels::router {
 
-constexpr int kStep = 64;                 // of the width: rows of 128 bytes in shared memory
-constexpr int kPartSteps = 10;            // steps that one sum goes over before it is added
+constexpr int kStep = 64;       // of the width: rows of 128 bytes in shared memory
+constexpr int kPartSteps = 10;  // steps that one sum goes over before it is added
 constexpr int kPart = kStep * kPartSteps;
 
 struct Product {
@@ -25,15 +25,17 @@ struct Product {
   int experts;
 };
 
-// kSplit: blockIdx.z is the part, and all its steps are under way at once; else all parts in turn.
-template <int kExperts_, int kTokens_, int kExpertWarps_, int kTokenWarps_, bool kSplit_>
+// kSplit: blockIdx.z is the part; with more stages than a part has steps, all are under way at
+// once. Else a block goes through all parts.
+template <int kExperts_, int kTokens_, int kExpertWarps_, int kTokenWarps_, int kStages_,
+          bool kSplit_>
 struct Tile {
   static constexpr int kExperts = kExperts_, kTokens = kTokens_;
   static constexpr int kExpertWarps = kExpertWarps_, kTokenWarps = kTokenWarps_;
   static constexpr bool kSplit = kSplit_;
   static constexpr int kThreads = 32 * kExpertWarps * kTokenWarps;
   static constexpr int kRows = kExperts + kTokens;
-  static constexpr int kStages = kSplit && kRows <= 96 ? kPartSteps + 1 : 4;
+  static constexpr int kStages = kStages_;
   static constexpr int kHigh = kExperts / kExpertWarps / 16;  // instructions of a warp
   static constexpr int kWide = kTokens / kTokenWarps / 8;
   static constexpr int kBytes = kStages * kRows * kStep * 2;
@@ -103,8 +105,8 @@ class Multiplier {
       std::uint32_t a[T::kHigh][4], b[T::kWide][2];
 #pragma unroll
       for (int h = 0; h < T::kHigh; ++h)
-        hopper::ldmatrix_x4(
-            a[h], place(stage, warp_expert_ + 16 * h + lane_ % 16, 2 * k + lane_ / 16));
+        hopper::ldmatrix_x4(a[h],
+                            place(stage, warp_expert_ + 16 * h + lane_ % 16, 2 * k + lane_ / 16));
       const int row = T::kExperts + warp_token_ + lane_ % 8;
       if constexpr (T::kWide == 1) {
         hopper::ldmatrix_x2(b[0][0], b[0][1], place(stage, row, 2 * k + lane_ / 8 % 2));
@@ -112,8 +114,7 @@ class Multiplier {
 #pragma unroll
         for (int w = 0; w < T::kWide; w += 2) {
           std::uint32_t two[4];
-          hopper::ldmatrix_x4(
-              two, place(stage, row + 8 * (w + lane_ / 16), 2 * k + lane_ / 8 % 2));
+          hopper::ldmatrix_x4(two, place(stage, row + 8 * (w + lane_ / 16), 2 * k + lane_ / 8 % 2));
           b[w][0] = two[0], b[w][1] = two[1], b[w + 1][0] = two[2], b[w + 1][1] = two[3];
         }
       }
@@ -163,7 +164,8 @@ class Multiplier {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(T::kThreads) logits(const Product product) {
+__global__ void __launch_bounds__(T::kThreads, T::kBytes <= 112 * 1024 ? 2 : 1)
+    logits(const Product product) {
   extern __shared__ __align__(128) unsigned char memory[];
   hopper::allow_dependent_launch();
   Multiplier<T>(memory, product).run();

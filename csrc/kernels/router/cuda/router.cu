@@ -43,10 +43,14 @@ cudaError_t multiply(const Product& product, int parts, cudaStream_t stream) {
 }
 
 cudaError_t multiply_any(const Product& product, int parts, bool split, cudaStream_t stream) {
-  if (!split) return multiply<Tile<128, 64, 4, 2, false>>(product, 1, stream);
-  if (product.tokens <= 16) return multiply<Tile<32, 16, 2, 2, true>>(product, parts, stream);
-  if (product.tokens <= 256) return multiply<Tile<32, 64, 2, 2, true>>(product, parts, stream);
-  return multiply<Tile<128, 64, 4, 2, true>>(product, parts, stream);
+  constexpr int kAll = kPartSteps + 1;
+  if (!split && product.experts > 128)
+    return multiply<Tile<192, 128, 6, 2, 4, false>>(product, 1, stream);
+  if (!split) return multiply<Tile<128, 128, 4, 2, 4, false>>(product, 1, stream);
+  if (product.tokens <= 16) return multiply<Tile<32, 16, 2, 2, kAll, true>>(product, parts, stream);
+  if (product.tokens <= 64) return multiply<Tile<32, 64, 2, 2, kAll, true>>(product, parts, stream);
+  if (product.tokens <= 256) return multiply<Tile<32, 64, 2, 2, 5, true>>(product, parts, stream);
+  return multiply<Tile<128, 64, 4, 2, 4, true>>(product, parts, stream);
 }
 
 cudaError_t choose_any(const Choice& choice, cudaStream_t stream) {
@@ -61,12 +65,14 @@ bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(poin
 
 }  // namespace
 
-extern "C" int deepinfer_cuda_router_route(
-    const void* x, const void* gate, const float* bias, const float* image_bias,
-    const std::uint8_t* image, float* work, std::int32_t* ids, float* weights,
-    std::int32_t* offsets, std::int32_t* order, std::int64_t tokens, std::int64_t width,
-    std::int64_t experts, std::int64_t k, std::int64_t first, std::int64_t count,
-    std::int64_t parts, float scaling, void* stream) {
+extern "C" int deepinfer_cuda_router_route(const void* x, const void* gate, const float* bias,
+                                           const float* image_bias, const std::uint8_t* image,
+                                           float* work, std::int32_t* ids, float* weights,
+                                           std::int32_t* offsets, std::int32_t* order,
+                                           std::int64_t tokens, std::int64_t width,
+                                           std::int64_t experts, std::int64_t k, std::int64_t first,
+                                           std::int64_t count, std::int64_t parts, float scaling,
+                                           void* stream) {
   constexpr std::int64_t kMostRows = std::int64_t{1} << 30, kMostTokens = 65535 * 16;
   if (tokens < 0 || tokens > kMostTokens || width < 8 || width % 8 != 0 || width >= kMostRows)
     return cudaErrorInvalidValue;
@@ -82,9 +88,9 @@ extern "C" int deepinfer_cuda_router_route(
     if (x == nullptr || gate == nullptr || bias == nullptr || work == nullptr || ids == nullptr ||
         weights == nullptr || order == nullptr || (image != nullptr && image_bias == nullptr))
       return cudaErrorInvalidValue;
-    for (const void* pointer : {x, gate, static_cast<const void*>(work),
-                                static_cast<const void*>(ids), static_cast<const void*>(weights),
-                                static_cast<const void*>(order)})
+    for (const void* pointer :
+         {x, gate, static_cast<const void*>(work), static_cast<const void*>(ids),
+          static_cast<const void*>(weights), static_cast<const void*>(order)})
       if (!aligned(pointer)) return cudaErrorInvalidValue;
     const Product product{static_cast<const __nv_bfloat16*>(x),
                           static_cast<const __nv_bfloat16*>(gate),
@@ -96,11 +102,24 @@ extern "C" int deepinfer_cuda_router_route(
     if (const auto error = multiply_any(product, static_cast<int>(parts), split, on);
         error != cudaSuccess)
       return error;
-    const Choice choice{work, bias, image_bias, image, ids, weights, product.tokens,
-                        product.experts, static_cast<int>(k), static_cast<int>(parts), scaling};
+    const Choice choice{work,
+                        bias,
+                        image_bias,
+                        image,
+                        ids,
+                        weights,
+                        product.tokens,
+                        product.experts,
+                        static_cast<int>(k),
+                        static_cast<int>(parts),
+                        scaling};
     if (const auto error = choose_any(choice, on); error != cudaSuccess) return error;
   }
-  const Sorting sorting{ids, offsets, order, static_cast<int>(tokens * k), static_cast<int>(first),
+  const Sorting sorting{ids,
+                        offsets,
+                        order,
+                        static_cast<int>(tokens * k),
+                        static_cast<int>(first),
                         static_cast<int>(count)};
   const dim3 grid(static_cast<unsigned>((count + kSortExperts - 1) / kSortExperts));
   return launch_dependent(sort_rows, grid, dim3(32 * kSortWarps), 0, on, sorting);

@@ -9,7 +9,8 @@
 // Results  Whole numbers, the same bits whatever the other rows are and whatever `plan` says.
 // Align    scores, blocks and outputs start at multiples of 16 bytes.
 // plan     0: chosen by rows, columns and k. Else 100 * shape + cluster: shape 1 has 1024 threads a
-//          block, 2 and 3 have 512; cluster 1, 2, 4 or 8 blocks share a row. For measuring.
+//          block, 2 has 512, 3 and 4 have 256 (of select, k up to 512); at most `cluster` blocks,
+//          1, 2, 4 or 8, share a row. For measuring.
 // Returns a cudaError_t: 0 once launched, 1 (invalid value) for a null pointer, an alignment, a
 // size or a plan that is not allowed. No rows: nothing is launched, 0.
 #pragma once
