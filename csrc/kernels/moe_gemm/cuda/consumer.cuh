@@ -148,6 +148,7 @@ __device__ __forceinline__ void multiply(float (&sum)[kTokens / 2], Feed<Config>
     }
     finish<0>(part[(C::kUnits - 1) % 2], fragment[kSteps - 1].a);
     add(C::kUnits - 1);
+    __syncwarp();
     if (lane.thread % 32 == 0) hopper::mbarrier_arrive(&feed.stages->empty[stage]);
   }
 }
