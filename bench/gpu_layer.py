@@ -1,6 +1,6 @@
 """One backbone layer at the release's size by our kernels on the GPU that is here: microseconds in a CUDA graph.
 
-    python bench/gpu_layer.py [--library FILE] [--check] [--breakdown] [--json FILE]
+    python bench/gpu_layer.py [--library FILE] [--check] [--check-only] [--json FILE]
 
 Decode: T tokens, each the newest of its own sequence of 8,192 to 32,768 tokens; window, entries and index keys packed
 as the caches hold them (528, 288 and 68 bytes). One rank of eight: 48 of 384 routed experts, the router of all 384 and
@@ -10,61 +10,80 @@ activations FP8 with a scale per 32 channels, compressor and index weights bf16 
 (no entries), ``full`` (ratio 1, publishes entries and index keys, scores all of them, keeps candidate blocks, selects
 512), ``reindex`` (scores the candidates alone, selects), ``reuse`` (takes the selection as it is).
 
-The figure is for two streams in one graph (what does not hang on one another side by side); beside it, as peer, the
+A row's figure is for two streams in one graph (what does not hang on one another side by side); beside it, as peer, the
 same on one stream. The bound is bytes over the read ceiling: weights (of routed experts those chosen), rows of the
-caches, index keys. ``--check`` compares outputs, written rows and choices with the torch model of the same layer first,
-a token alone with the same token among others bit for bit, and a replayed graph with a plain call. ``--breakdown``
-prints what every step adds to a graph of those before it that begins with reading 256 MiB (a cold L2 cache).
+caches, index keys. Rows of steps are what each step of a layer adds to a graph of the steps before it, on one stream;
+every such graph begins with reading 256 MiB, so that weights do not come from the L2 cache.
+
+Every kind is first compared with the torch model of the same layer: outputs of both halves, written cache rows,
+choices. A token alone must have the bits that it has among others, a replayed graph those of a plain call. The rows of
+T = 64 say whether all of it held. ``--check`` does the same again with most choices on other ranks.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpu_timing import Bench, Row, main
+import gpu_timing
 
 if TYPE_CHECKING:
+    from deepinfer.engine.checkpoint.config import Config
     from deepinfer.engine.native_layer.buffers import Caches, Carry, Scratch, Step
+    from deepinfer.engine.native_layer.launches import Launches
     from deepinfer.engine.native_layer.layer import NativeLayer
+    from deepinfer.engine.native_layer.oracle import Oracle
+
+    Given = tuple[Carry, Carry, Step, Caches, Scratch]
 
 KINDS = ("window", "full", "reindex", "reuse")  # in the order in which one may follow another
 TOKENS = (1, 16, 64, 256)
 EXPERTS = range(96, 144)
 SHORTEST, LONGEST = 8192, 32768
+SHOWN = 64  # tokens whose rows say whether the comparisons held, and whose steps are measured
+STEPS_UNTIL_S = 32.0  # after the start; a gate has other benches to run
+CHECKED = [20000, 8191, 32767, 130, 700, 12345, 3, 9000]
+ONLY_THERE = ("indexer.candidates", "topk.select")
 FORM = "W4A8, W8A8"
 # Relative L2 errors. Sums in another order move a bf16 value by one place, and now and then an FP8 code of the next
 # linear by one step, 6 to 12 % of the value; so the bounds are those of FP8 codes, not of sums (docs/kernels/layer.md).
-HALVES = {"attended": 3e-2, "x": 3e-2, "streams": 3e-2, "pre": 1e-3, "window": 5e-3, "entries": 2e-2, "keys": 2e-2}
+HALVES = {"attended": 4e-2, "x": 3e-2, "streams": 3e-2, "pre": 1e-3, "window": 1e-2, "entries": 5e-2, "keys": 5e-2}
 FREE = {"x": 8e-2, "streams": 8e-2, "pre": 1e-2}
 AGREE = {"experts agree": 0.98, "entries agree": 0.98, "candidates agree": 0.98}
 OUTPUTS = ("x", "streams", "pre", "post", "comb")
 
 
 class Model:
-    """Weights of a released source layer, which hold what every kind of layer needs, and the layers over them."""
+    """Weights of a released source layer, which hold what every kind of layer needs, and the layers over them.
 
-    def __init__(self, bench: Bench, *, local: bool, seed: int) -> None:
-        from deepinfer.engine.checkpoint.released import released_config
+    ``config``: the release's, or one with the sizes that the kernels fix. ``launches`` runs the steps.
+    """
+
+    def __init__(
+        self, config: Config, experts: range, launches: Launches, device: str, *, local: bool, seed: int
+    ) -> None:
+        import torch
+
         from deepinfer.engine.native_layer import draw
-        from deepinfer.engine.native_layer.launches import Device
+        from deepinfer.engine.native_layer.oracle import SliceParameters
         from deepinfer.engine.native_layer.weights import LayerWeights
 
-        self.config, self.torch = released_config(), bench.torch
-        self.text = self.config.text
-        self.generator = bench.torch.Generator("cuda").manual_seed(seed)
+        self.text, self.experts, self.launches, self.device = config.text, experts, launches, device
+        self.generator = torch.Generator(device).manual_seed(seed)
         number = draw.KINDS["full"]
-        self.tensors = draw.release_tensors(self.config, number, EXPERTS, self.generator, "cuda")
+        self.tensors = draw.release_tensors(config, number, experts, self.generator, device)
         if local:
-            draw.stay_local(self.tensors, number, EXPERTS)
-        self.weights = LayerWeights.of(self.tensors, self.text, draw.layer_of("full", self.text), EXPERTS, "cuda")
-        self.freqs = draw.rotations(self.text, "cuda")
-        self.launches: Any = Device(bench.module)
+            draw.stay_local(self.tensors, number, experts)
+        self.weights = LayerWeights.of(self.tensors, self.text, draw.layer_of("full", self.text), experts, device)
+        self.params = SliceParameters.of(self.tensors, self.text)
+        self.freqs = draw.rotations(self.text, device)
 
-    def layer(self, kind: str, side: Any = None, launches: Any = None) -> NativeLayer:
+    def layer(self, kind: str, side: Any = None, launches: Launches | None = None) -> NativeLayer:
         """The layer that stands for ``kind``, without the weights that it does not have."""
         from deepinfer.engine.native_layer import draw
         from deepinfer.engine.native_layer.layer import NativeLayer
@@ -74,25 +93,46 @@ class Model:
             weights = replace(weights, compressor=None, indexer=weights.indexer if layer.owns_index else None)
         return NativeLayer(self.text, layer, weights, self.freqs, launches or self.launches, side)
 
-    def renamed(self, kind: str) -> dict[str, Any]:
-        """Release tensors under the names of the layer that stands for ``kind``."""
+    def oracle(self, kind: str) -> Oracle:
+        """The torch model of that layer."""
         from deepinfer.engine.native_layer import draw
+        from deepinfer.engine.native_layer.oracle import Oracle, SliceParameters
 
-        before, after = ("layers.%d." % draw.KINDS[name] for name in ("full", kind))
-        return {name.replace(before, after): tensor for name, tensor in self.tensors.items()}
+        layer = draw.layer_of(kind, self.text)
+        before, after = "layers.%d." % draw.KINDS["full"], "layers.%d." % layer.number
+        renamed = {name.replace(before, after): tensor for name, tensor in self.params.tensors.items()}
+        params = SliceParameters(renamed, self.params.dtype, self.params.act_quant)
+        params.widths = self.params.widths
+        return Oracle(self.text, layer, params)
 
-    def batch(self, contexts: list[int]) -> tuple[Carry, Step, Caches, Scratch]:
-        """Everything that a layer is called with; ``step`` holds what a source has selected."""
+    def batch(self, contexts: list[int]) -> Given:
+        """Everything that a layer is called with; the step holds what a source has selected."""
         from deepinfer.engine.native_layer import draw
         from deepinfer.engine.native_layer.buffers import Scratch
         from deepinfer.engine.native_layer.launches import Checked
 
-        step = draw.step(contexts, self.text, self.generator, "cuda")
-        caches = draw.caches(contexts, self.text, self.generator, "cuda")
-        scratch = Scratch(len(contexts), step.longest, len(EXPERTS), self.text, "cuda")
-        carry = draw.carry(len(contexts), self.text, self.generator, "cuda")
+        step = draw.step(contexts, self.text, self.generator, self.device)
+        caches = draw.caches(contexts, self.text, self.generator, self.device)
+        scratch = Scratch(len(contexts), step.longest, len(self.experts), self.text, self.device)
+        carry = draw.carry(len(contexts), self.text, self.generator, self.device)
         self.layer("full", launches=Checked(self.launches))(carry, carry.clone(), step, caches, scratch)
-        return carry, step, caches, scratch
+        wait(self.device)  # streams of their own follow
+        return carry, carry.clone(), step, caches, scratch
+
+
+def wait(device: str) -> None:
+    """Until the device has done all that was launched."""
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _cuda() -> Any:
+    """``torch.cuda``, whose streams and events have no types."""
+    import torch
+
+    return torch.cuda
 
 
 def contexts_of(tokens: int) -> list[int]:
@@ -101,94 +141,95 @@ def contexts_of(tokens: int) -> list[int]:
     return [SHORTEST + (LONGEST - 1 - SHORTEST) * place // max(1, tokens - 1) for place in places]
 
 
-def check(bench: Bench) -> int:
-    """Every kind against the torch model, with all choices local and with most of them on other ranks."""
+def check(model: Model, contexts: list[int]) -> tuple[int, dict[str, str]]:
+    """(how many comparisons failed, words about each kind) against the torch model."""
     from deepinfer.engine.native_layer.compare import against
-    from deepinfer.engine.native_layer.oracle import Oracle, SliceParameters
 
-    bad = 0
-    for local in (True, False):
-        model = Model(bench, local=local, seed=11 + local)
-        carry, step, caches, scratch = model.batch([20000, 8191, 32767, 130, 700, 12345, 3, 9000])
-        for kind in KINDS:
-            native = model.layer(kind)
-            oracle = Oracle(model.text, native.layer, SliceParameters.of(model.renamed(kind), model.text))
-            found = against(native, oracle, carry, step, caches, scratch)
-            for name, errors, bounds in (("halves", found.halves, {**HALVES, **AGREE}), ("layer", found.free, FREE)):
-                bad += _judge("%s, %s, %s" % (kind, "local" if local else "all ranks", name), errors, bounds)
-        bad += alone(model, carry, step, caches) + replayed(model, carry, step, caches, scratch)
-    return bad
-
-
-def _judge(case: str, errors: dict[str, float], bounds: dict[str, float]) -> int:
-    wrong = [
-        name
-        for name, bound in bounds.items()
-        if name in errors and not (errors[name] >= bound if "agree" in name else errors[name] <= bound)
-    ]
-    words = ", ".join("%s %.2e" % (name, errors[name]) for name in bounds if name in errors)
-    print("%-30s %s%s" % (case, words, "  DIFFERS: " + ", ".join(wrong) if wrong else ""), flush=True)
-    return len(wrong)
+    carry, _, step, caches, scratch = model.batch(contexts)
+    bad, words = 0, {}
+    for kind in KINDS:
+        found = against(model.layer(kind), model.oracle(kind), carry, step, caches, scratch)
+        wrong = beyond(found.halves, {**HALVES, **AGREE}) + beyond(found.free, FREE)
+        errors = ["%s %.1e" % (name, found.halves[name]) for name in HALVES if name in found.halves]
+        errors += ["%s %.4f" % (name, found.halves[name]) for name in AGREE if name in found.halves]
+        errors += ["whole layer: %s %.1e" % (name, found.free[name]) for name in FREE]
+        words[kind] = ", ".join(errors) + ("; DIFFERS: " + ", ".join(wrong) if wrong else "")
+        bad += len(wrong)
+    for kind in KINDS:
+        same = alone(model, kind, (carry, step, caches))
+        if not same:
+            words[kind] += "; a token alone has other bits"
+            bad += kind in ("window", "reuse")  # the others go through products of torch
+    return bad, words
 
 
-def alone(model: Model, carry: Carry, step: Step, caches: Caches) -> int:
-    """A token by itself has the bits that it has among others; products by torch may have others."""
+def beyond(errors: dict[str, float], bounds: dict[str, float]) -> list[str]:
+    """Names of errors that are larger, or shares that are smaller, than they may be. NaN is neither."""
+    wrong = []
+    for name, bound in bounds.items():
+        fine = name not in errors or (errors[name] >= bound if name in AGREE else errors[name] <= bound)
+        if not fine:
+            wrong.append(name)
+    return wrong
+
+
+def alone(model: Model, kind: str, given: tuple[Carry, Step, Caches]) -> bool:
+    """Whether a token by itself has the bits that it has among others."""
+    import torch
+
     from deepinfer.engine.native_layer.buffers import Carry, Scratch
 
-    torch, bad, token = model.torch, 0, 5
-    for kind in KINDS:
-        found = []
-        for tokens in (slice(None), slice(token, token + 1)):
-            part = Carry(*(getattr(carry, name)[tokens].clone() for name in OUTPUTS))
-            own = replace(step, **_rows(torch, step, tokens))
-            scratch = Scratch(part.x.shape[0], step.longest, len(EXPERTS), model.text, "cuda")
-            written = caches.clone()
-            model.layer(kind)(part, part, own, written, scratch)
-            found.append((part, written))
-        (whole, whole_caches), (single, single_caches) = found
-        same = all(torch.equal(getattr(whole, name)[token : token + 1], getattr(single, name)) for name in OUTPUTS)
-        slot = step.window_slots[token]
-        same = same and torch.equal(whole_caches.window[slot], single_caches.window[slot])
-        print("%s: a token alone %s among others" % (kind, "is as" if same else "has other bits than"))
-        bad += not same and kind in ("window", "reuse")
-    return bad
+    carry, step, caches = given
+    token = carry.x.shape[0] // 2
+    found = []
+    for tokens in (slice(None), slice(token, token + 1)):
+        part = Carry(*(getattr(carry, name)[tokens].clone() for name in OUTPUTS))
+        scratch = Scratch(part.x.shape[0], step.longest, len(model.experts), model.text, model.device)
+        written = caches.clone()
+        model.layer(kind)(part, part, replace(step, **_rows(step, tokens)), written, scratch)
+        found.append((part, written.window))
+    (whole, whole_window), (single, single_window) = found
+    slot = step.window_slots[token]
+    return torch.equal(whole_window[slot], single_window[slot]) and all(
+        torch.equal(getattr(whole, name)[token : token + 1], getattr(single, name)) for name in OUTPUTS
+    )
 
 
-def _rows(torch: Any, step: Step, tokens: slice) -> dict[str, Any]:
+def _rows(step: Step, tokens: slice) -> dict[str, Any]:
     """Copies of the tensors of ``step`` that have one row per token, for some of them."""
-    count = step.positions.shape[0]
+    import torch
+
     names = [name for name, one in vars(step).items() if torch.is_tensor(one) and name != "block_table"]
     found: dict[str, Any] = {name: getattr(step, name)[tokens].clone() for name in names}
-    assert all(getattr(step, name).shape[0] == count for name in names), "one row per token"
     return {**found, "rotation": {name: one[tokens].clone() for name, one in step.rotation.items()}}
 
 
-def replayed(model: Model, carry: Carry, step: Step, caches: Caches, scratch: Scratch) -> int:
-    """A graph of two streams, captured with other contents, gives the bits of a plain call on one."""
-    torch, bad = model.torch, 0
-    for kind in KINDS:
-        plain, before, after = carry.clone(), carry.clone(), carry.clone()
-        model.layer(kind)(carry, plain, step, caches, scratch)
-        for name in OUTPUTS:
-            getattr(before, name).copy_(getattr(carry, name).flip(0))
-        native = model.layer(kind, torch.cuda.Stream())
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+def replayed(model: Model, kind: str, given: Given) -> bool:
+    """Whether a graph of two streams, captured with other contents, gives the bits of a plain call on one."""
+    import torch
+
+    carry, plain, step, caches, scratch = given
+    before, after = carry.clone(), carry.clone()
+    model.layer(kind)(carry, plain, step, caches, scratch)
+    for name in OUTPUTS:
+        getattr(before, name).copy_(getattr(carry, name).flip(0))
+    stream = _cuda().Stream()
+    native = model.layer(kind, _cuda().Stream())
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        native(before, after, step, caches, scratch)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
             native(before, after, step, caches, scratch)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                native(before, after, step, caches, scratch)
-        torch.cuda.synchronize()
-        for name in OUTPUTS:
-            getattr(before, name).copy_(getattr(carry, name))
-            getattr(after, name).fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        same = all(torch.equal(getattr(plain, name), getattr(after, name)) for name in OUTPUTS)
-        print("%s: a replayed graph %s a plain call" % (kind, "is as" if same else "DIFFERS from"))
-        bad += not same
-    return bad
+    torch.cuda.synchronize()
+    for name in OUTPUTS:
+        getattr(before, name).copy_(getattr(carry, name))
+        getattr(after, name).fill_(float("nan"))
+    torch.cuda.synchronize()
+    graph.replay()
+    torch.cuda.synchronize()
+    return all(torch.equal(getattr(plain, name), getattr(after, name)) for name in OUTPUTS)
 
 
 def bytes_of(model: Model, kind: str, step: Step, scratch: Scratch) -> float:
@@ -214,76 +255,136 @@ def bytes_of(model: Model, kind: str, step: Step, scratch: Scratch) -> float:
     return total
 
 
-def measure(bench: Bench, *, breakdown: bool) -> Iterator[Row]:
-    """Every kind at every number of tokens."""
-    model = Model(bench, local=True, seed=5)
-    for tokens in TOKENS:
-        yield from measure_tokens(bench, model, tokens, breakdown=breakdown)
-        bench.torch.cuda.empty_cache()
+def measure(bench: gpu_timing.Bench, *, also_remote: bool, only_check: bool) -> Iterator[gpu_timing.Row]:
+    """Comparisons, then every kind at every number of tokens, then steps. What fails says so in its row."""
+    import torch
+
+    from deepinfer.engine.checkpoint.released import released_config
+    from deepinfer.engine.native_layer.launches import Device
+
+    # Split sums of the reference's products stay fp32.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    started, words = time.monotonic(), dict.fromkeys(KINDS, "")
+    config, launches = released_config(), Device(bench.module)
+    model = Model(config, EXPERTS, launches, "cuda", local=True, seed=time.time_ns() % 2**31)
+    for wanted in (True, False) if also_remote else (True,):
+        one = model if wanted else Model(config, EXPERTS, launches, "cuda", local=False, seed=time.time_ns() % 2**31)
+        try:
+            bad, said = check(one, CHECKED)
+        except Exception as failure:
+            bad, said = 1, dict.fromkeys(KINDS, "not compared: %s" % str(failure)[:200])
+        for kind, text in said.items():
+            words[kind] += ("" if wanted else "; most choices elsewhere: ") + text
+            print("%-8s %s" % (kind, text), flush=True)
+        print("%d comparisons failed, choices %s" % (bad, "local" if wanted else "mostly elsewhere"), flush=True)
+    torch.cuda.empty_cache()
+    for tokens in () if only_check else TOKENS:
+        yield from measure_tokens(bench, model, tokens, words if tokens == SHOWN else {}, started)
+        torch.cuda.empty_cache()
 
 
-def measure_tokens(bench: Bench, model: Model, tokens: int, *, breakdown: bool) -> Iterator[Row]:
-    """Every kind at one number of tokens."""
-    carry, step, caches, scratch = model.batch(contexts_of(tokens))
-    given = (carry, carry.clone(), step, caches, scratch)
+def measured(bench: gpu_timing.Bench, *, also_remote: bool, only_check: bool) -> Iterator[gpu_timing.Row]:
+    """Rows until one fails, and then one that says so: rows that are there are worth keeping."""
+    try:
+        yield from measure(bench, also_remote=also_remote, only_check=only_check)
+    except Exception as failure:
+        said = "%s: %s" % (type(failure).__name__, str(failure)[:300])
+        yield gpu_timing.Row("not measured: " + said, float("nan"), goal="every kind is measured", met=False)
+
+
+def measure_tokens(
+    bench: gpu_timing.Bench, model: Model, tokens: int, words: dict[str, str], started: float
+) -> Iterator[gpu_timing.Row]:
+    """Every kind at one number of tokens; with ``words`` also whether they hold, and the steps."""
+
+    given = model.batch(contexts_of(tokens))
     for kind in KINDS:
+        case = "%s, %d tokens" % (kind, tokens)
         single = bench.time_us(partial(_run, model.layer(kind), given))
-        both = bench.time_us(partial(_run, model.layer(kind, bench.torch.cuda.Stream()), given))
-        bound = bench.bound_us(read=bytes_of(model, kind, step, scratch))
-        yield Row("%s, %d tokens" % (kind, tokens), both, bound, "one stream", single, form=FORM)
-    for kind in ("full", "reindex") if breakdown else ():
-        steps_of(bench, model, kind, given)
+        bound = bench.bound_us(read=bytes_of(model, kind, given[2], given[4]))
+        goal, met = "", None
+        try:
+            if words:
+                same = replayed(model, kind, given)
+                said = words[kind] + ("" if same else "; a replayed graph DIFFERS")
+                goal, met = "as the torch model (%s)" % said, same and "DIFFERS" not in said and "not comp" not in said
+            both = bench.time_us(partial(_run, model.layer(kind, _cuda().Stream()), given))
+            yield gpu_timing.Row(case, both, bound, "one stream", single, goal, met, FORM)
+        except Exception as failure:
+            said = goal + "two streams: %s" % str(failure)[:200]
+            yield gpu_timing.Row(case + ", one stream", single, bound, goal=said, met=False, form=FORM)
+    if words:
+        for kind, wanted in (("full", None), ("reindex", ONLY_THERE)):
+            yield from steps_of(bench, model, kind, given, wanted, started)
 
 
-def _run(native: NativeLayer, given: tuple[Any, ...], _: int) -> None:
+def _run(native: NativeLayer, given: Given, _: int) -> None:
     native(*given)
 
 
-def steps_of(bench: Bench, model: Model, kind: str, given: tuple[Any, ...]) -> None:
-    """Prints what every step adds to the time of those before it, on one stream."""
+def steps_of(
+    bench: gpu_timing.Bench, model: Model, kind: str, given: Given, wanted: tuple[str, ...] | None, started: float
+) -> Iterator[gpu_timing.Row]:
+    """What every step (or those ``wanted``) adds to the time of those before it, on one stream."""
+    import torch
+
     from deepinfer.engine.native_layer.launches import Recorder
 
-    torch = bench.torch
     recorder = Recorder(model.launches)
     model.layer(kind, launches=recorder)(*given)
-    swept = torch.empty(1 << 26, dtype=torch.float32, device="cuda").normal_()
+    swept = torch.ones(1 << 26, dtype=torch.float32, device="cuda")
     total = torch.empty((), dtype=torch.float32, device="cuda")
+    torch.cuda.synchronize()
+    known: dict[int, float] = {}
 
-    def run(steps: list[Callable[[], None]], _: int) -> None:
-        torch.sum(swept, dim=0, out=total)
-        for one in steps:
-            one()
+    def upto(count: int) -> float:
+        def work() -> None:
+            torch.sum(swept, dim=0, out=total)
+            for _, one in recorder.steps[:count]:
+                one()
 
-    tokens = given[0].x.shape[0]
-    print("steps of %s, %d tokens" % (kind, tokens))
-    before = bench.time_us(partial(run, []))
-    start = before
-    sums: dict[str, float] = {}
-    for count, (label, _) in enumerate(recorder.steps, 1):
-        now = bench.time_us(partial(run, [one for _, one in recorder.steps[:count]]))
-        print("  %-44s %8.1f us" % (label, now - before), flush=True)
-        group = "torch" if label.startswith("torch") else label.split(" ")[0]
-        sums[group] = sums.get(group, 0.0) + now - before
-        before = now
-    words = ", ".join("%s %.1f" % (name, us) for name, us in sorted(sums.items(), key=lambda pair: -pair[1]))
-    print("  sum %.1f us: %s" % (before - start, words))
+        if count not in known:
+            known[count] = quick_us(work)
+        return known[count]
+
+    for number, (label, _) in enumerate(recorder.steps):
+        if wanted is not None and label not in wanted:
+            continue
+        if time.monotonic() - started > STEPS_UNTIL_S:
+            print("no time left for the steps from %d of %d on" % (number, len(recorder.steps)))
+            return
+        case = "%s, %d tokens, step %d: %s" % (kind, given[0].x.shape[0], number + 1, label)
+        yield gpu_timing.Row(case, upto(number + 1) - upto(number), form="added")
+
+
+def quick_us(work: Callable[[], None]) -> float:
+    """Microseconds of one call in a graph of eight, the median of nine replays."""
+    import torch
+
+    stream, graph = _cuda().Stream(), torch.cuda.CUDAGraph()
+    times = []
+    with torch.cuda.stream(stream):
+        work()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(8):
+                work()
+        for _ in range(12):
+            begin, end = (_cuda().Event(enable_timing=True) for _ in range(2))
+            begin.record(stream)
+            graph.replay()
+            end.record(stream)
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1000.0 / 8)
+    return float(statistics.median(times[3:]))
 
 
 def entry() -> int:
     """Flags of this bench, then those of every bench."""
-    words = sys.argv[1:]
-    wanted = {flag: flag in words for flag in ("--check", "--check-only", "--breakdown")}
-    sys.argv[1:] = [word for word in words if word not in wanted]
-    bad: list[int] = []
-
-    def rows(bench: Bench) -> Iterator[Row]:
-        if wanted["--check"] or wanted["--check-only"]:
-            bad.append(check(bench))
-            bench.torch.cuda.empty_cache()
-        if not wanted["--check-only"]:
-            yield from measure(bench, breakdown=wanted["--breakdown"])
-
-    return main(__doc__, rows, ()) or int(sum(bad) > 0)
+    also_remote = {"--check", "--check-only"} & set(sys.argv)
+    only_check = "--check-only" in sys.argv
+    sys.argv[1:] = [word for word in sys.argv[1:] if word not in ("--check", "--check-only")]
+    rows = partial(measured, also_remote=bool(also_remote), only_check=only_check)
+    return gpu_timing.main(__doc__, rows, ())
 
 
 if __name__ == "__main__":

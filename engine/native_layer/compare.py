@@ -46,6 +46,7 @@ def observe(native: NativeLayer, carry: Carry, step: Step, caches: Caches, scrat
     seen_entries = caches.entries if caches.entries is not None else caches.window.new_zeros(1, 288)
     pages = caches.pages if caches.pages is not None else caches.window.new_zeros(1, 128 * 68)
     slots = step.entry_slots
+    one = torch.arange(slots.shape[0], device=slots.device)
     return Seen(
         attended=attended,
         x=carry.x.clone(),
@@ -53,7 +54,7 @@ def observe(native: NativeLayer, carry: Carry, step: Step, caches: Caches, scrat
         pre=carry.pre.clone(),
         window=window_values(caches.window[step.window_slots]),
         entries=entry_values(seen_entries[slots]),
-        keys=key_values(pages[slots // 128]).view(len(slots), 128, -1)[torch.arange(len(slots)), slots % 128],
+        keys=key_values(pages[slots // 128]).view(slots.shape[0], 128, -1)[one, slots % 128],
         choices=Choices(
             ids,
             mask(step.chosen, step.longest) if layer.ratio else None,

@@ -103,7 +103,7 @@ def test_a_chain_is_the_model_s_layer(kind: str, config: Config, tensors: dict[s
     found = against(native, oracle, draw.carry(len(CONTEXTS), text, source, "cpu"), step, caches, scratch)
     # Codes of caches and choices hang on sums in another order alone; both halves on FP8 codes of their inputs.
     for name in ("window", "entries", "keys"):
-        assert found.halves.get(name, 0.0) < 2e-2
+        assert found.halves.get(name, 0.0) < 5e-2, found.halves
     for name, bound in (("attended", 3e-2), ("x", 3e-2), ("streams", 3e-2), ("pre", 1e-3)):
         assert found.halves[name] < bound, found.halves
         assert found.free[name] < 4 * bound, found.free
