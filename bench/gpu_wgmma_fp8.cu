@@ -32,7 +32,7 @@ __device__ void issue(float (&part)[kColumns / 2], std::uint64_t x,
   wgmma_commit();
 }
 
-#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+#endif // __CUDA_ARCH_FEAT_SM90_ALL
 
 // Four blocks of 32 columns, two sets of partial sums in turn.
 template <int kColumns, Mode kMode>

@@ -30,10 +30,10 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
 // One arrival, and `bytes` of asynchronous copies that the phase waits for.
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint64_t* barrier,
                                                        std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
