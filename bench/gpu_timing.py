@@ -14,14 +14,16 @@ should sum to several times the L2 cache. Ratios hold within one process only: c
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -183,6 +185,7 @@ def main(doc: str | None, measure: Callable[[Bench], Iterable[Row]], ops: Iterab
     except ImportError:
         sys.stderr.write("not run: torch is not installed\n")
         return 3
+    turn = _wait_for_turn()
     if not torch.cuda.is_available():
         sys.stderr.write("not run: torch sees no CUDA device\n")
         return 3
@@ -201,7 +204,18 @@ def main(doc: str | None, measure: Callable[[Bench], Iterable[Row]], ops: Iterab
         Path(options.json).write_text(
             json.dumps({**document, "rows": [row.document() for row in rows]}, indent=1) + "\n"
         )
+    turn.close()
     return int(bool(bad) or any(row.met is False for row in rows))
+
+
+def _wait_for_turn() -> TextIO:
+    """Where several benches were started at once, one at a time measures: whoever holds the lock of the named file."""
+    import triton  # noqa: F401 - imported before the wait, as torch is
+
+    lock = Path(os.environ.get("DEEPINFER_BENCH_TURN", os.devnull)).open("a")  # noqa: SIM115 - held to the end
+    if "DEEPINFER_BENCH_TURN" in os.environ:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 HEADINGS = ("case", "format", "ours us", "bound us", "x bound", "peer us", "x peer", "peer; goal")

@@ -122,7 +122,7 @@ def main(words: list[str] | None = None) -> int:
         parser.error("no kernel is called %s" % ", ".join(options.kernels))
     pairs = [(folder, arch) for folder in chosen for arch in ARCHITECTURES]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as workers:
-        findings = list(workers.map(lambda pair: examine(*pair, nvcc, dump), pairs))
+        findings = list(workers.map(lambda pair: examine(pair[0], pair[1], nvcc, dump), pairs))
     for finding in findings:
         matrix = ", ".join(
             "%d %s" % (_count(finding.found, name), name) for name in MATRIX if _count(finding.found, name)

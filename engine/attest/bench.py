@@ -7,6 +7,8 @@ in the note of a row and close nothing.
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,19 +30,37 @@ class BenchFailed(DeepInferError):
 
 
 def benches(root: Path) -> list[Path]:
-    """The benches of kernels: ``bench/gpu_*.py`` that call the shared main."""
-    return [path for path in sorted(root.glob("bench/gpu_*.py")) if "gpu_timing.main(" in path.read_text("utf-8")]
+    """The benches of kernels: ``bench/gpu_*.py`` that hand their rows to ``main`` of gpu_timing.py."""
+    found = []
+    for path in sorted(root.glob("bench/gpu_*.py")):
+        text = path.read_text("utf-8")
+        if "__main__" in text and re.search(r"\bmain\(__doc__, ", text):
+            found.append(path)
+    return found
 
 
 def bench(run: Run, library: str) -> None:
-    """One check per row. Raises :class:`BenchFailed`."""
-    for path in benches(run.root):
-        document = _rows(run.root, path, library)
-        name = path.stem.removeprefix("gpu_")
-        ceiling = "%d" % round(document["read_bytes_per_s"])
-        run.check("%s.read_ceiling" % name, None, ceiling, "bytes/s", note="measured, not judged")
-        for number, row in enumerate(document["rows"]):
-            _judge(run, "%s.%d" % (name, number), row)
+    """One check per row. Raises :class:`BenchFailed`.
+
+    All benches are started at once and wait for each other before they touch the device: imports take as long as
+    measuring.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        started = [(path, _start(run.root, path, library, Path(folder))) for path in benches(run.root)]
+        try:
+            for path, process in started:
+                _told(run, path, _finish(path, process, Path(folder)))
+        finally:
+            for _, process in started:
+                process.kill()
+
+
+def _told(run: Run, path: Path, document: dict[str, Any]) -> None:
+    name = path.stem.removeprefix("gpu_")
+    ceiling = "%d" % round(document["read_bytes_per_s"])
+    run.check("%s.read_ceiling" % name, None, ceiling, "bytes/s", note="measured, not judged")
+    for number, row in enumerate(document["rows"]):
+        _judge(run, "%s.%d" % (name, number), row)
 
 
 def _judge(run: Run, check: str, row: dict[str, Any]) -> None:
@@ -59,16 +79,22 @@ def _judge(run: Run, check: str, row: dict[str, Any]) -> None:
     run.check(check, fine, "%.2f" % row["us"], "us", least, "; ".join(word for word in words if word))
 
 
-def _rows(root: Path, path: Path, library: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "rows.json"
-        words = [sys.executable, str(path), "--library", library, "--json", str(target)]
-        try:
-            done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            raise BenchFailed("%s did not end in %d s" % (path.name, SECONDS), fix="run it alone") from None
-        if not target.is_file():
-            said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise BenchFailed("%s ended with %d: %s" % (path.name, done.returncode, said), fix="run it alone")
-        found: dict[str, Any] = json.loads(target.read_text("utf-8"))
-        return found
+def _start(root: Path, path: Path, library: str, folder: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, str(path), "--library", library, "--json", str(folder / (path.stem + ".json"))]
+    environment = {**os.environ, "DEEPINFER_BENCH_TURN": str(folder / "turn")}
+    return subprocess.Popen(
+        words, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _finish(path: Path, process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+    try:
+        _, said = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise BenchFailed("%s did not end in %d s" % (path.name, SECONDS), fix="run it alone") from None
+    target = folder / (path.stem + ".json")
+    if not target.is_file():
+        last = (said.strip().splitlines() or ["no message"])[-1]
+        raise BenchFailed("%s ended with %d: %s" % (path.name, process.returncode, last), fix="run it alone")
+    found: dict[str, Any] = json.loads(target.read_text("utf-8"))
+    return found

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = dict[str, torch.Tensor]
-    Scalars = dict[str, int | float]
+    Scalars = Mapping[str, int | float]
     Implementation = Callable[..., None]
 
 

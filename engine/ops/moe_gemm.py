@@ -102,7 +102,8 @@ def _pack_expert(weight: torch.Tensor, scale: torch.Tensor, base: torch.Tensor |
     tiles, chunks = words.shape[:2]
     scales = _tiles(bytes_of, gated).unflatten(4, (-1, 4)).permute(0, 4, 1, 2, 3, 5)
     block = torch.cat([words.view(torch.uint8).reshape(tiles, chunks, -1), scales.reshape(tiles, chunks, -1)], dim=2)
-    return block.unflatten(0, (-1, 2)).transpose(1, 2).contiguous()
+    halves: torch.Tensor = block.unflatten(0, (-1, 2)).transpose(1, 2).contiguous()
+    return halves
 
 
 def unpack(weight: torch.Tensor, row_factor: torch.Tensor, folded: bool, *, gated: bool) -> torch.Tensor:

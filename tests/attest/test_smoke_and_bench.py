@@ -13,7 +13,7 @@ import argparse, json
 parser = argparse.ArgumentParser()
 parser.add_argument("--library"), parser.add_argument("--json")
 options = parser.parse_args()
-# calls gpu_timing.main(
+# main(__doc__, rows) if __name__ == "__main__"
 row = {"case": "64 rows", "form": "fp8", "us": 20.0, "bound_us": 15.0, "baseline": "peer", "baseline_us": 30.0,
        "goal": ">= 2x peer", "met": False, "floor": 0.7, "spread": 0.012}
 rows = [row, {**row, "floor": 0.8, "baseline_us": None, "spread": None}, {**row, "floor": None, "goal": ""}]
@@ -49,7 +49,7 @@ def test_rows_are_held_against_their_floor_and_goals_only_told(tmp_path):
 
 def test_a_bench_without_rows_is_an_error_that_names_it(tmp_path):
     (tmp_path / "bench").mkdir()
-    (tmp_path / "bench" / "gpu_bad.py").write_text("import sys\n# gpu_timing.main(\nsys.exit('no such shape')")
+    (tmp_path / "bench" / "gpu_bad.py").write_text("# main(__doc__, x) in __main__\nraise SystemExit('no such shape')")
     with pytest.raises(benches.BenchFailed, match=r"gpu_bad.py ended with 1: no such shape"):
         benches.bench(Checks(tmp_path), "lib.so")
 

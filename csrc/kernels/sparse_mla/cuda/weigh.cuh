@@ -150,13 +150,13 @@ __device__ __forceinline__ void publish(Shared& shared, const Turn& turn, Softma
   float shrink[2];
   const bool grown = softmax.weigh(s, shared.visible[turn.tile % 8], shrink);
   const bool any = __any_sync(~0u, grown);
+  const Turn before = turn.before();  // whose weights are to have been used
+  mbarrier_wait(&shared.free[before.buffer][kParts - 1], before.parity);
   if (any && lane % 4 == 0) {
     shared.rescale[turn.buffer][warp * 16 + lane / 4] = shrink[0];
     shared.rescale[turn.buffer][warp * 16 + lane / 4 + 8] = shrink[1];
   }
   if (lane == 0) shared.rescaled[turn.buffer][warp] = any;
-  const Turn before = turn.before();  // whose weights are to have been used
-  mbarrier_wait(&shared.free[before.buffer][kParts - 1], before.parity);
   store_weights(shared.weights, s);
   fence_to_async();
   announce(&shared.weighed[turn.buffer]);
