@@ -201,3 +201,10 @@ def test_a_signature_is_written_and_verifies(repository, host):
     assert "R20" not in {finding.rule for finding in check(repository, today).findings}
     with pytest.raises(NotSigned, match="ssh-keygen"):
         run(repository, host("h20_3e_x4"), "probe", "--sign", str(repository / "nowhere"))
+
+
+@pytest.mark.parametrize("gate", ["probe", "smoke", "bench"])
+def test_the_reference_has_no_gate_that_compares_with_it(repository, host, gate):
+    with pytest.raises(UsageError, match="host-cpu is"):
+        run(repository, host("no_gpu"), gate, "--entry", "host-cpu")
+    assert list((repository / "matrix/evidence").rglob("*.json")) == []
