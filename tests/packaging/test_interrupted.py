@@ -30,7 +30,7 @@ def test_a_killed_build_leaves_no_wheel_and_the_next_one_is_whole(
         command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400  # a loaded machine takes its time
         while not list(tree.glob("build/host-cpu/**/*.o")) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert process.poll() is None, "the build ended before it could be killed"
