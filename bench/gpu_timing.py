@@ -210,8 +210,11 @@ def main(doc: str | None, measure: Callable[[Bench], Iterable[Row]], ops: Iterab
 
 def _wait_for_turn() -> TextIO:
     """Where several benches were started at once, one at a time measures: whoever holds the lock of the named file."""
-    import triton  # noqa: F401 - imported before the wait, as torch is
-
+    try:
+        import triton  # noqa: F401 - imported before the wait, as torch is
+    except ImportError:
+        sys.stderr.write("not run: triton is not installed\n")
+        raise SystemExit(3) from None
     lock = Path(os.environ.get("DEEPINFER_BENCH_TURN", os.devnull)).open("a")  # noqa: SIM115 - held to the end
     if "DEEPINFER_BENCH_TURN" in os.environ:
         fcntl.flock(lock, fcntl.LOCK_EX)

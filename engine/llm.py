@@ -239,6 +239,8 @@ def usable(device: str | torch.device) -> torch.device:
         found = torch.device(device)
     except RuntimeError:
         raise UsageError("device is %r" % device, fix="cpu, cuda, or cuda and a number: cuda:1") from None
+    if found.type not in ("cpu", "cuda") or str(found) != str(device):  # torch wraps an index that is too large
+        raise UsageError("device is %r" % str(device), fix="cpu, cuda, or cuda and a number: cuda:1")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         what = "device is %s, and torch sees %d CUDA devices" % (found, torch.cuda.device_count())
         raise UsageError(what, fix="cpu, or install a torch that is built for CUDA and this driver")

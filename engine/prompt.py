@@ -7,7 +7,8 @@ any gets its images in front, behind a leading BOS token; any other difference b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -89,9 +90,25 @@ def _ids(words: str | Sequence[int], loaded: Loaded) -> list[int]:
     if isinstance(words, str):
         ids = list(loaded.tokenizer.encode(words, add_special_tokens=True).ids)
     else:
-        ids = [int(token) for token in words]
+        ids = _numbers(words)
     size = loaded.config.text.vocab_size
     for place, token in enumerate(ids):
         if not 0 <= token < size:
             raise RequestRefused("prompt token %d is %d" % (place, token), fix="token ids are 0 to %d" % (size - 1))
+    return ids
+
+
+def _numbers(words: Sequence[int]) -> list[int]:
+    """Token ids of a sequence of whole numbers, of any integer type; nothing else is taken for one."""
+    if isinstance(words, (bytes, bytearray)) or not isinstance(words, Iterable):
+        raise RequestRefused("the prompt is %s" % type(words).__name__, fix="text, or a list of token ids")
+    ids = []
+    for place, token in enumerate(words):
+        try:
+            number = None if isinstance(token, bool) else operator.index(token)
+        except TypeError:
+            number = None
+        if number is None:
+            raise RequestRefused("prompt token %d is %r" % (place, token), fix="whole numbers: a list of token ids")
+        ids.append(number)
     return ids

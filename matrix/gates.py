@@ -33,22 +33,24 @@ GATES: dict[str, tuple[str, str]] = {
 # lane -> gate -> files whose content evidence is bound to. bringup: proposed entries; wheel: those that pip builds.
 KERNELS = ("csrc/kernels/*/op.h", "csrc/kernels/hopper/*", "csrc/kernels/*/cuda/*")
 SUITE = ("engine/ops/*.py",)  # contracts, references and cases: the references run on the device too
+ATTEST = ("engine/attest/device_ops.py", "engine/attest/run.py", "engine/attest/sanitize.py")
+BENCH = ("bench/gpu_*.py", "engine/attest/bench.py", "engine/attest/device_ops.py", "engine/native_layer/*.py")
 MODEL = ("engine/*.py", "engine/model/*.py", "engine/ops/*.py", "engine/checkpoint/*.py")
 FACTS = ("probes/facts/*.py", "probes/match.py", "probes/nvml_reader.py", "engine/attest/host.py")
 COVERS: dict[str, dict[str, tuple[str, ...]]] = {
     "bringup": {
         "probe": FACTS,
         "build": (*KERNELS, "build_support/bringup.py"),
-        "conformance": (*KERNELS, *SUITE, "build_support/bringup.py", "engine/attest/device_ops.py"),
+        "conformance": (*KERNELS, *SUITE, *ATTEST, "build_support/bringup.py"),
         "smoke": (*MODEL, "engine/attest/smoke.py"),
-        "bench": (*KERNELS, "bench/gpu_*.py", "build_support/bringup.py", "engine/attest/bench.py"),
+        "bench": (*KERNELS, *SUITE, *BENCH, "build_support/bringup.py"),
     },
     "wheel": {
         "probe": FACTS,
         "build": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py"),
-        "conformance": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py", *SUITE),
+        "conformance": ("CMakeLists.txt", "pyproject.toml", "csrc/**/*", "build_support/*.py", *SUITE, *ATTEST),
         "smoke": (*MODEL, "engine/attest/smoke.py", "csrc/**/*"),
-        "bench": (*KERNELS, "bench/gpu_*.py", "engine/attest/bench.py"),
+        "bench": (*KERNELS, *SUITE, *BENCH),
     },
 }
 # What CI itself establishes of the entries that pip builds: tests/packaging builds the NVIDIA wheel and reads its

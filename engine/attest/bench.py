@@ -53,6 +53,7 @@ def bench(run: Run, library: str) -> None:
         finally:
             for _, process in started:
                 process.kill()
+                process.wait()
 
 
 def _told(run: Run, path: Path, document: dict[str, Any]) -> None:
@@ -82,18 +83,18 @@ def _judge(run: Run, check: str, row: dict[str, Any]) -> None:
 def _start(root: Path, path: Path, library: str, folder: Path) -> subprocess.Popen[str]:
     words = [sys.executable, str(path), "--library", library, "--json", str(folder / (path.stem + ".json"))]
     environment = {**os.environ, "DEEPINFER_BENCH_TURN": str(folder / "turn")}
-    return subprocess.Popen(
-        words, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    with (folder / (path.stem + ".err")).open("w", encoding="utf-8") as said:
+        return subprocess.Popen(words, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=said, text=True)
 
 
 def _finish(path: Path, process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     try:
-        _, said = process.communicate(timeout=SECONDS)
+        process.wait(timeout=SECONDS)
     except subprocess.TimeoutExpired:
         raise BenchFailed("%s did not end in %d s" % (path.name, SECONDS), fix="run it alone") from None
     target = folder / (path.stem + ".json")
     if not target.is_file():
+        said = (folder / (path.stem + ".err")).read_text("utf-8", errors="replace")
         last = (said.strip().splitlines() or ["no message"])[-1]
         raise BenchFailed("%s ended with %d: %s" % (path.name, process.returncode, last), fix="run it alone")
     found: dict[str, Any] = json.loads(target.read_text("utf-8"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from deepinfer.engine.ops.launch import LaunchFailed
+from deepinfer.engine.ops.launch import LaunchFailed, on_device_of
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,8 @@ class DeviceOps:
         rows, columns = out.shape
         words: list[Any] = [_address(weight), _address(scale), _address(out), int(out.element_size() == 4)]
         words += [ctypes.c_int64(rows), ctypes.c_int64(columns), *extra, _address(status), ctypes.c_void_p(stream)]
-        code = self.kernel(name)(*words)
+        with on_device_of([weight]):
+            code = self.kernel(name)(*words)
         if code != 0:
             what = "%s was not launched: %s" % (name, self.error_name(code))
             raise LaunchFailed(what, fix="report it with the shape %s" % list(out.shape))

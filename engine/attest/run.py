@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -117,7 +118,7 @@ def conformance(run: Run, outcomes: Callable[[int], Iterable[Outcome]], seed: in
 def _conforms(run: Run, check: str, found: list[Outcome], contract: Contract, seed: int) -> None:
     bounds = {contract.bound(argument.name) for argument in contract.arguments if argument.intent in ("out", "inout")}
     bad = [item for item in found if not item.passed]
-    worst = max(item.worst for item in found)
+    worst = max((item.worst for item in found), key=lambda value: math.inf if math.isnan(value) else value)
     exact = bounds == {0.0} or check.startswith("batch.")
     how = "bit for bit" if exact else "relative"
     note = "%d cases, seed %d, %s" % (len(found), seed, how)
@@ -128,7 +129,7 @@ def _conforms(run: Run, check: str, found: list[Outcome], contract: Contract, se
 
 def _number(value: float) -> str:
     """A number as text: evidence holds no floats."""
-    return "%d" % value if value == int(value if abs(value) != float("inf") else 0) else "%.6g" % value
+    return "%d" % value if math.isfinite(value) and value == int(value) else "%.6g" % value
 
 
 def cuda_ready() -> str:

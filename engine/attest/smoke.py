@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepinfer.errors import DeepInferError
+
 if TYPE_CHECKING:
     from deepinfer.engine.attest.document import Run
 
@@ -21,6 +23,12 @@ MODES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("drafts", {"kv_quant": False, "drafts": True}),
     ("compact", {"kv_quant": False, "replay": "compact"}),
 )
+
+
+class SmokeFailed(DeepInferError):
+    """A request of the gate was refused or cut short, so that there is nothing to compare."""
+
+    code = "DI432"
 
 
 def prompts(seed: int, vocabulary: int) -> list[list[int]]:
@@ -58,4 +66,12 @@ def _tokens(folder: Path, device: str, seed: int, options: dict[str, Any]) -> li
     llm = LLM(folder, device=device, vision=False, progress=False, **options)
     greedy = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
     outputs = llm.generate(prompts(seed, llm.config.text.vocab_size), greedy, use_tqdm=False)
+    for output in outputs:
+        if output.error is not None or len(output.token_ids) != TOKENS:
+            what = "a request on %s ended with %d tokens: %s" % (
+                device,
+                len(output.token_ids),
+                output.error or "no error",
+            )
+            raise SmokeFailed(what, fix="run python -m deepinfer.generate with it")
     return [output.token_ids for output in outputs]

@@ -73,7 +73,7 @@ def _alone(
     contract = op.contract
     for part, begin, end in parts.parts(contract, case, rows) if rows else ():
         outputs, _ = _launched(module, op, implementation, part, device)
-        differs = parts.same(contract, whole, outputs, begin, end, rows)
+        differs = parts.same(contract, part, whole, outputs, begin, end, rows)
         if differs:
             detail = "%s of rows %d to %d differs from that of %d rows" % (differs, begin, end - 1, rows)
             return Outcome(contract.name, case.label, False, float("inf"), detail, "batch")

@@ -10,7 +10,8 @@ import ast
 import ctypes
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,15 +61,25 @@ def launch(module: Any, name: str, *arguments: torch.Tensor | int | float | None
 
     Tensors become pointers, None a null pointer, ints ``int64_t``, floats ``float``. Raises :class:`LaunchFailed`.
     """
-    first = next(word for word in arguments if isinstance(word, torch.Tensor))
-    stream = torch.cuda.current_stream(first.device).cuda_stream if first.is_cuda else 0
     words = [_word(word) for word in arguments]
-    code = module.kernel(name)(*words, ctypes.c_void_p(stream))
+    with on_device_of(arguments) as stream:
+        code = module.kernel(name)(*words, ctypes.c_void_p(stream))
     if code != 0:
         shapes = ", ".join(str(list(word.shape)) for word in arguments if isinstance(word, torch.Tensor))
         raise LaunchFailed(
             "%s was not launched: %s" % (name, module.error_name(code)), fix="report it with the shapes %s" % shapes
         )
+
+
+@contextmanager
+def on_device_of(arguments: Iterable[object]) -> Iterator[int]:
+    """Make the device of the first CUDA tensor the current one; gives the handle of its current stream, 0 on the CPU."""
+    first = next((word for word in arguments if isinstance(word, torch.Tensor) and word.is_cuda), None)
+    if first is None:
+        yield 0
+        return
+    with torch.cuda.device(first.device):
+        yield torch.cuda.current_stream(first.device).cuda_stream
 
 
 def _word(word: torch.Tensor | int | float | None) -> Any:

@@ -24,16 +24,31 @@ def parts(contract: Contract, case: Case, rows: int) -> Iterator[tuple[Case, int
         yield replace(case, inputs=inputs, out=out), begin, end
 
 
-def same(contract: Contract, whole: Tensors, part: Tensors, begin: int, end: int, rows: int) -> str:
-    """Empty, or the first output whose rows differ in any bit. Outputs that are not counted in rows are left out."""
+def same(contract: Contract, case: Case, whole: Tensors, part: Tensors, begin: int, end: int, rows: int) -> str:
+    """Empty, or the first output whose rows differ in any bit; ``nothing`` if no output could be compared.
+
+    A pool into which rows are written has no row of its own per row of the call. What the smaller call has changed in
+    it, against its input ``before``, must be what the whole call wrote at that place.
+    """
+    compared = False
     for name, tensor in part.items():
         argument = next(argument for argument in contract.arguments if argument.name == name)
-        if argument.intent == "work" or not _factor(contract, name):
+        before = case.inputs.get("before")
+        if argument.intent == "work":
             continue
-        wanted = _rows(contract, name, whole[name], begin, end, rows)
-        if not bool((_bytes(wanted) == _bytes(tensor)).all()):
+        if _factor(contract, name):
+            wanted = _bytes(_rows(contract, name, whole[name], begin, end, rows))
+            differs = wanted != _bytes(tensor)
+            compared = True
+        elif before is not None and before.shape == tensor.shape:
+            written = _bytes(tensor) != _bytes(before)
+            differs = written & (_bytes(whole[name]) != _bytes(tensor))
+            compared = compared or bool(written.any()) or end - begin == 1  # a single row may have no slot
+        else:
+            continue
+        if bool(differs.any()):
             return name
-    return ""
+    return "" if compared else "nothing"
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -132,3 +132,16 @@ def test_a_tolerance_is_relative_to_the_whole_output(got, passed, worst):
     if worst is not None:
         assert outcome.worst == pytest.approx(worst, abs=1e-6)
         assert bool(outcome.detail) is not passed
+
+
+def test_an_error_that_is_no_number_is_told_and_fails():
+    def outcomes(seed):
+        yield conformance.Outcome("rope.rotate", "fine", True, 1e-7, what="reference")
+        yield conformance.Outcome(
+            "rope.rotate", "unwritten", False, float("nan"), "out: relative error nan", "reference"
+        )
+
+    run = Checks()
+    gates.conformance(run, outcomes, 1)
+    fine, measured, bound, _ = run.found["reference.rope.rotate"]
+    assert (fine, measured, bound) == (False, "nan", "1e-06")

@@ -84,3 +84,13 @@ def test_smoke_compares_every_mode_and_prompt(tmp_path, monkeypatch):
     gate.smoke(wrong, "odd")
     assert wrong.found["tokens.plain.9"].fine is False
     assert wrong.found["tokens.plain.9"].measured == gate.TOKENS - 1
+
+
+def test_a_smoke_that_compares_nothing_fails(monkeypatch, tmp_path):
+    pytest.importorskip("safetensors", reason="not run: safetensors is not installed")
+    from deepinfer.engine.attest import smoke as gate
+
+    monkeypatch.setattr(gate, "LENGTHS", (1,))
+    monkeypatch.setattr(gate, "prompts", lambda seed, vocabulary: [[vocabulary]])
+    with pytest.raises(gate.SmokeFailed, match="ended with 0 tokens: DI601"):
+        gate.smoke(Checks(tmp_path), "cpu")

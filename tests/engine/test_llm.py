@@ -199,3 +199,16 @@ def test_the_command_takes_device_and_replay(folder, capsys):
     assert len(found["off"]) == 3
     assert main([*words, "--device", "cuda:99"]) == 2
     assert "device is cuda:99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [[5, None], ["a"], [5.7], [True], b"xy", {"prompt": None}, None], ids=repr)
+def test_a_malformed_prompt_is_refused_alone(llm, bad):
+    refused, fine = llm.generate([bad, PROMPTS[0]], SamplingParams(temperature=0.0, max_tokens=2))
+    assert refused.finish_reason == "error" and refused.error.startswith("DI601")
+    assert len(fine.token_ids) == 2
+
+
+@pytest.mark.parametrize("device", ["mps", "meta", "cuda:256"])
+def test_only_named_devices_are_taken(folder, device):
+    with pytest.raises(UsageError, match="device is"):
+        LLM(folder, device=device)

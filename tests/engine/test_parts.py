@@ -65,3 +65,42 @@ def test_conformance_compares_rows_in_smaller_calls(monkeypatch, native, passed)
     assert found["batch"].passed is passed
     if not passed:
         assert found["batch"].detail == "out of rows 2 to 5 differs from that of 6 rows"
+
+
+POOL = Contract(
+    "test.pool",
+    "rows into slots",
+    (
+        Argument("x", "[T, C]", ("float32",)),
+        Argument("slots", "[T]", ("int64",)),
+        Argument("before", "[S, C]", ("float32",)),
+        Argument("cache", "[S, C]", ("float32",), "out"),
+    ),
+    {},
+    "none",
+    batch="T",
+)
+
+
+@pytest.mark.parametrize(("lean", "passed"), [(0.0, True), (1.0, False)])
+def test_rows_that_are_written_into_a_pool_are_compared_at_their_slots(monkeypatch, lean, passed):
+    def fill(module, inputs, outputs, scalars):
+        outputs["cache"].copy_(inputs["before"])
+        outputs["cache"][inputs["slots"]] = inputs["x"] + lean * len(inputs["x"])
+
+    def reference(inputs, scalars):
+        out = {"cache": torch.empty(9, 4)}
+        fill(None, inputs, out, scalars)
+        return out
+
+    inputs = {"x": torch.randn(T, 4), "slots": torch.randperm(9)[:T], "before": torch.randn(9, 4)}
+    made = Case("made", inputs, {}, {"cache": ((9, 4), torch.float32)})
+    op = Op(POOL, reference, lambda generator, device: iter([made]), {"cpu": fill})
+    monkeypatch.setattr(conformance, "load_all", lambda: {"test.pool": op})
+    found = {outcome.what: outcome for outcome in conformance.run(SimpleNamespace(), "cpu", "cpu", 1)}
+    assert found["batch"].passed is passed
+
+
+def test_a_promise_that_nothing_is_compared_for_is_not_kept():
+    made = Case("made", {"x": torch.zeros(T, 4)}, {}, {})
+    assert parts.same(POOL, made, {}, {}, 0, 1, T) == "nothing"
