@@ -73,7 +73,7 @@ def launch(module: Any, name: str, *arguments: torch.Tensor | int | float | None
 
 @contextmanager
 def on_device_of(arguments: Iterable[object]) -> Iterator[int]:
-    """Make the device of the first CUDA tensor the current one; gives the handle of its current stream, 0 on the CPU."""
+    """Make the device of the first CUDA tensor the current one; gives its current stream, 0 on the CPU."""
     first = next((word for word in arguments if isinstance(word, torch.Tensor) and word.is_cuda), None)
     if first is None:
         yield 0
