@@ -5,7 +5,7 @@
 64 heads of 512; a token sees 128 window rows and 512 selected rows. Ours reads 528 and 288 bytes of them; the peer
 reads 584 of each in decode (FP8, bf16 for the rotated channels) and bf16 rows of 1024 bytes in prefill, and does not
 rotate its result back. The peer is the shared library of its PyTorch ops that the environment variable
-DEEPINFER_BENCH_FLASHMLA names; its result is held against fp64 on the spot. Its decode plans a schedule from the
+GPU_BENCH_FLASHMLA names; its result is held against fp64 on the spot. Its decode plans a schedule from the
 counts, which change with every step of a model, so the time with the plan is the one that goals are for.
 Before the table, on the device: a token's result has to be the same bits in any batch.
 """
@@ -237,7 +237,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     """The table."""
     torch = bench.torch
     invariant(bench)
-    library = os.environ.get("DEEPINFER_BENCH_FLASHMLA")
+    library = os.environ.get("GPU_BENCH_FLASHMLA")
     peer = Peer(torch, library) if library and Path(library).is_file() else None
     pools = make_pools(torch, 2_599_936)
     for size in SIZES:

@@ -175,7 +175,7 @@ def check(bench: Bench, names: Iterable[str], seed: int) -> int:
 def main(doc: str | None, measure: Callable[[Bench], Iterable[Row]], ops: Iterable[str]) -> int:
     """Command line of a bench. Exit code 0: goals met, 1: some missed or a check failed, 3: not run."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", help="compiled kernels (default: the bring-up build of this device's entry)")
+    parser.add_argument("--library", help="compiled kernels (default: build/bringup/nvidia-sm90/libkernels.so)")
     parser.add_argument("--check", action="store_true", help="run the conformance cases of the ops first")
     parser.add_argument("--check-only", action="store_true", help="and nothing else")
     parser.add_argument("--json", metavar="FILE", help="write the rows there too")
@@ -189,7 +189,11 @@ def main(doc: str | None, measure: Callable[[Bench], Iterable[Row]], ops: Iterab
     if not torch.cuda.is_available():
         sys.stderr.write("not run: torch sees no CUDA device\n")
         return 3
-    bench = Bench(options.library or str(ROOT / "build/bringup/nvidia-sm90/libkernels.so"))
+    library = Path(options.library or ROOT / "build/bringup/nvidia-sm90/libkernels.so")
+    if not library.is_file():
+        sys.stderr.write("not run: there is no library at %s\n  fix: python -m deepinfer.rfc bringup 47\n" % library)
+        return 3
+    bench = Bench(str(library.resolve()))
     names = list(ops)
     bad = check(bench, names, time.time_ns() % 2**31) if options.check or options.check_only else 0
     rows: list[Row] = []
@@ -215,8 +219,8 @@ def _wait_for_turn() -> TextIO:
     except ImportError:
         sys.stderr.write("not run: triton is not installed\n")
         raise SystemExit(3) from None
-    lock = Path(os.environ.get("DEEPINFER_BENCH_TURN", os.devnull)).open("a")  # noqa: SIM115 - held to the end
-    if "DEEPINFER_BENCH_TURN" in os.environ:
+    lock = Path(os.environ.get("GPU_BENCH_TURN", os.devnull)).open("a")  # noqa: SIM115 - held to the end
+    if "GPU_BENCH_TURN" in os.environ:
         fcntl.flock(lock, fcntl.LOCK_EX)
     return lock
 

@@ -79,6 +79,11 @@ def judge(folder: Path, arch: str, found: dict[str, int]) -> list[str]:
     section = asked.get("sm_" + arch)
     if section is None:
         return ["sass.toml has no [sm_%s]" % arch]
+    odd = sorted(set(section) - {"require", "forbid"})
+    if odd:
+        return ["sass.toml asks for %r, which is neither require nor forbid" % odd[0]]
+    if not found:
+        return ["no instruction was read"]
     problems = ["no %s" % name for name in section.get("require", []) if not _count(found, name)]
     problems += ["%d x %s" % (_count(found, name), name) for name in section.get("forbid", []) if _count(found, name)]
     return problems
@@ -117,9 +122,10 @@ def main(words: list[str] | None = None) -> int:
     if nvcc is None or dump is None:
         sys.stderr.write("not run: %s is not installed\n" % ("nvcc" if nvcc is None else "cuobjdump"))
         return 3
+    unknown = sorted(set(options.kernels) - {folder.name for folder in folders(ROOT)})
+    if unknown:
+        parser.error("no kernel is called %s" % ", ".join(unknown))
     chosen = [folder for folder in folders(ROOT) if not options.kernels or folder.name in options.kernels]
-    if not chosen:
-        parser.error("no kernel is called %s" % ", ".join(options.kernels))
     pairs = [(folder, arch) for folder in chosen for arch in ARCHITECTURES]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as workers:
         findings = list(workers.map(lambda pair: examine(pair[0], pair[1], nvcc, dump), pairs))

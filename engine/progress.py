@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -29,9 +30,9 @@ class Bar:
         filled = int(share * _CELLS)
         bar = "#" * filled + "." * (_CELLS - filled)
         end = "\n" if done >= total else ""
-        sys.stderr.write(
-            "\r%s [%s] %3d %% %.1f s %-40.40s%s" % (self.label, bar, 100 * share, now - self.start, what, end)
-        )
+        line = "%s [%s] %3d %% %.1f s %s" % (self.label, bar, 100 * share, now - self.start, what)
+        width = shutil.get_terminal_size().columns - 1  # a line that wraps is not rewritten in place
+        sys.stderr.write("\r%-*.*s%s" % (width, width, line, end))
         sys.stderr.flush()
 
 

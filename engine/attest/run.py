@@ -1,4 +1,4 @@
-"""The three gates that a machine can close today, each as checks of one run."""
+"""The gates probe, build and conformance, each as checks of one run."""
 
 from __future__ import annotations
 

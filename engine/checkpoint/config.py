@@ -40,6 +40,10 @@ class RopeScaling:
     beta_slow: float
     original_max_position_embeddings: int
 
+    def numbers(self) -> dict[str, float]:
+        """What :func:`deepinfer.engine.ops.rope.frequencies` takes as ``yarn``."""
+        return {name: float(value) for name, value in vars(self).items()}
+
 
 @dataclass(frozen=True)
 class TextConfig:

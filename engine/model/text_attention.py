@@ -42,15 +42,7 @@ class TextAttention:
         self.kv_quant = kv_quant
         width = config.qk_rope_head_dim
         self.plain = frequencies(width, config.rope_theta)
-        scaling = config.rope_scaling
-        yarn = None
-        if scaling is not None:
-            yarn = {
-                "factor": scaling.factor,
-                "beta_fast": scaling.beta_fast,
-                "beta_slow": scaling.beta_slow,
-                "original_max_position_embeddings": float(scaling.original_max_position_embeddings),
-            }
+        yarn = config.rope_scaling.numbers() if config.rope_scaling else None
         self.long = frequencies(width, config.compress_rope_theta, yarn)
 
     def __call__(self, layer: Layer, x: torch.Tensor, state: State, run: Forward) -> torch.Tensor:

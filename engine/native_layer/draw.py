@@ -93,15 +93,7 @@ def stay_local(tensors_: dict[str, torch.Tensor], number: int, experts: range) -
 
 def rotations(config: TextConfig, device: str) -> dict[str, torch.Tensor]:
     """fp32 [32] frequencies of layers without and with entries."""
-    scaling = config.rope_scaling
-    yarn = None
-    if scaling is not None:
-        yarn = {
-            "factor": scaling.factor,
-            "beta_fast": scaling.beta_fast,
-            "beta_slow": scaling.beta_slow,
-            "original_max_position_embeddings": float(scaling.original_max_position_embeddings),
-        }
+    yarn = config.rope_scaling.numbers() if config.rope_scaling else None
     width = config.qk_rope_head_dim
     found = {
         "plain": frequencies(width, config.rope_theta),

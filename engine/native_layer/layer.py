@@ -111,9 +111,8 @@ class NativeLayer:
     def publish(self, step: Step, caches: Caches, s: Scratch) -> None:
         """Entries and index keys of the tokens, ratio 1; the two projections are torch products."""
         weights = self.weights.compressor
-        assert weights is not None, "asked of a source alone"
-        assert caches.entries is not None, "a source has entries"
-        assert caches.pages is not None, "a source has index keys"
+        if weights is None or caches.entries is None or caches.pages is None:
+            raise ValueError("layer %d is no source: it has no compressor, entries or index keys" % self.layer.number)
         self._mm("compressor", s.y, weights.wkv, s.entry)
         given = {**self._turned(s.entry, step), "weight": weights.norm, "slots": step.entry_slots}
         found = {"normed": s.entry_normed, "cache": caches.entries}
@@ -125,7 +124,8 @@ class NativeLayer:
     def select(self, step: Step, caches: Caches, s: Scratch) -> None:
         """The entries that each token attends: of all (and candidates), or of the candidates alone."""
         config = self.config
-        assert caches.pages is not None, "a layer with an indexer reads index keys"
+        if caches.pages is None:
+            raise ValueError("layer %d has an indexer, and its caches have no index keys" % self.layer.number)
         given = {"query": s.index_code, "query_scale": s.index_scale, "weights": s.head_weights}
         given |= {"pages": caches.pages, "block_table": step.block_table}
         given |= {"sequence": step.sequence, "visible": step.visible}

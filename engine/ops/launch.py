@@ -116,7 +116,7 @@ def _bind(contract: Contract, argument: Argument, tensor: torch.Tensor, sizes: d
     if not tensor.is_contiguous():
         raise _broken(contract, argument.name, "has strides %s" % (tensor.stride(),), "make it contiguous")
     if tensor.numel() and tensor.data_ptr() % ALIGNMENT and tensor.is_cuda:
-        raise _broken(contract, argument.name, "starts at an odd address", "align it to %d bytes" % ALIGNMENT)
+        raise _broken(contract, argument.name, "starts at %#x" % tensor.data_ptr(), "align it to %d bytes" % ALIGNMENT)
     parts = dimensions(argument.shape)
     if len(parts) != tensor.dim():
         raise _broken(contract, argument.name, "has shape %s" % list(tensor.shape), "it is %s" % argument.shape)

@@ -37,10 +37,11 @@ def _places() -> tuple[torch.Tensor, torch.Tensor]:
     row = torch.where(e // 2 % 2 == 0, first, second)  # [block, g, e]
     s, w, k, h, t = (torch.arange(size) for size in (SLICES, WARPS, STREAMS, 2, 4))
     parts = [s * WARPS * GROUP, w * GROUP, k * HIDDEN, h * 4, t * 8, e // 4 * 2 + e % 2]
-    column = sum(part.reshape([-1 if axis == i else 1 for axis in range(6)]) for i, part in enumerate(parts))
+    column = torch.zeros(1, dtype=torch.int64)
+    for i, part in enumerate(parts):
+        column = column + part.reshape([-1 if axis == i else 1 for axis in range(6)])
     shape = (SLICES, WARPS, STREAMS, 2, 3, 8, 4, 8)
     rows = row[None, None, None, None, :, :, None, :].expand(shape)
-    assert isinstance(column, torch.Tensor), "a sum of tensors"
     return rows.reshape(PACKED), column[:, :, :, :, None, None].expand(shape).reshape(PACKED)
 
 

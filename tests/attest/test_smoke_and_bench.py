@@ -50,8 +50,20 @@ def test_rows_are_held_against_their_floor_and_goals_only_told(tmp_path):
 def test_a_bench_without_rows_is_an_error_that_names_it(tmp_path):
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "gpu_bad.py").write_text("# main(__doc__, x) in __main__\nraise SystemExit('no such shape')")
-    with pytest.raises(benches.BenchFailed, match=r"gpu_bad.py ended with 1: no such shape"):
-        benches.bench(Checks(tmp_path), "lib.so")
+    (tmp_path / "bench" / "gpu_made.py").write_text(ROWS)
+    run = Checks(tmp_path)
+    benches.bench(run, "lib.so")
+    assert run.found["bad.ran"].fine is False
+    assert run.found["bad.ran"].note == "DI431: gpu_bad.py ended with 1: no such shape"
+    assert run.found["made.0"].fine is True, "the others go on"
+
+
+def test_a_bench_that_measures_nothing_fails(tmp_path):
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "gpu_made.py").write_text(ROWS.replace("rows = [row,", "rows = [] and [row,"))
+    run = Checks(tmp_path)
+    benches.bench(run, "lib.so")
+    assert run.found["made.ran"].note == "DI431: gpu_made.py measured nothing"
 
 
 def test_smoke_compares_every_mode_and_prompt(tmp_path, monkeypatch):

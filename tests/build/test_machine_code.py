@@ -31,6 +31,7 @@ def test_mnemonics_are_counted_behind_their_predicates() -> None:
         ('[sm_90a]\nrequire = ["HGMMA", "LDG.E.128"]\n', []),
         ('[sm_90a]\nrequire = ["QGMMA"]\nforbid = ["LDL", "STL"]\n', ["no QGMMA", "1 x STL"]),
         ("[sm_100a]\n", ["sass.toml has no [sm_90a]"]),
+        ('[sm_90a]\nforbids = ["LDL"]\n', ["sass.toml asks for 'forbids', which is neither require nor forbid"]),
         (None, ["there is no sass.toml"]),
     ],
 )
@@ -56,6 +57,20 @@ def test_a_kernel_is_compiled_and_judged(capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [["dequant", "sm_90a"], ["dequant", "sm_100a"]]
     assert all(line.endswith("as said") for line in lines)
+
+
+def test_code_without_instructions_is_no_code(tmp_path: Path) -> None:
+    (tmp_path / "sass.toml").write_text("[sm_90a]\n")
+    assert machine_code.judge(tmp_path, "90a", {}) == ["no instruction was read"]
+
+
+@pytest.mark.skipif(
+    shutil.which("nvcc") is None or machine_code.disassembler() is None, reason="not run: no nvcc or no cuobjdump"
+)
+def test_an_unknown_kernel_is_refused_beside_a_known_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        machine_code.main(["nope", "topk"])
+    assert "no kernel is called nope" in capsys.readouterr().err
 
 
 def test_without_tools_it_is_not_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

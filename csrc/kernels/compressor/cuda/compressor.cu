@@ -84,8 +84,8 @@ int deepinfer_cuda_compressor_pair_entry(const void* gates, const void* values, 
                                          std::int64_t slots_are_int64, float eps, void* stream) {
   const CacheRow shape{groups,
                        records,
-                       static_cast<int>(channels),
-                       static_cast<int>(pairs),
+                       size_of(channels),
+                       size_of(pairs),
                        static_cast<int>(slots_are_int64 != 0),
                        eps};
   if (!allowed(shape, 64)) return cudaErrorInvalidValue;

@@ -148,6 +148,11 @@ __device__ void store_entry(HeldRow<kChunks>& row, uint4* normed, std::uint8_t* 
                shape.channels);
 }
 
+// A size as int; -1, which allowed() refuses, where it is none.
+inline int size_of(std::int64_t value) {
+  return value < 0 || value > 0x7FFFFFFF ? -1 : static_cast<int>(value);
+}
+
 inline bool allowed(const CacheRow& shape, int group) {
   return shape.tokens >= 0 && shape.tokens <= 0x7FFFFFFF && shape.records >= 0 &&
          shape.channels > 0 && shape.channels <= 512 && shape.channels % group == 0 &&

@@ -92,8 +92,8 @@ CacheRow row_of(std::int64_t tokens, std::int64_t records, std::int64_t channels
                 std::int64_t pairs, std::int64_t slots_are_int64, float eps) {
   return {tokens,
           records,
-          static_cast<int>(channels),
-          static_cast<int>(pairs),
+          size_of(channels),
+          size_of(pairs),
           static_cast<int>(slots_are_int64 != 0),
           eps};
 }
