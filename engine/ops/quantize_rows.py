@@ -13,6 +13,7 @@ import torch
 
 from deepinfer.engine.ops.contract import Argument, Case, Contract, Op
 from deepinfer.engine.ops.launch import launch
+from deepinfer.engine.ops.precision import root
 from deepinfer.engine.ops.registry import register
 from deepinfer.engine.ops.rope import frequencies
 
@@ -56,7 +57,7 @@ def ordered_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Ten
     values = x.float()
     total = ordered_sum(values * values)
     mean = total / torch.full_like(total, x.shape[1])  # by a number, devices multiply with its reciprocal
-    inverse = torch.ones_like(mean) / torch.sqrt(mean + torch.full_like(mean, eps))
+    inverse = torch.ones_like(mean) / root(mean + torch.full_like(mean, eps))
     return (weight.float() * values * inverse[:, None]).to(_BF16)
 
 

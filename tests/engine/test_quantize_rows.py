@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="not run: torch is not installed")
@@ -12,6 +13,7 @@ from deepinfer.engine.ops import quantizers
 from deepinfer.engine.ops.dequant import e2m1_values, e4m3_values
 from deepinfer.engine.ops.launch import ContractBroken, check
 from deepinfer.engine.ops.norm import rms_norm
+from deepinfer.engine.ops.precision import root
 from deepinfer.engine.ops.quantize_rows import (
     fp4_16,
     fp4_32,
@@ -100,6 +102,21 @@ def test_the_ordered_norm_is_the_norm_to_one_rounding() -> None:
     ours, model = ordered_norm(x, weight.to(BF16), 1e-20), rms_norm(x, weight.to(BF16), 1e-20)
     assert (ours.view(torch.int16).int() - model.view(torch.int16).int()).abs().max() <= 1
     assert (ours != model).float().mean() < 1e-3
+
+
+def test_the_root_is_the_ieee_one() -> None:
+    x = torch.exp2(torch.rand(1 << 18) * 60.0 - 30.0)
+    assert np.array_equal(root(x).numpy(), np.sqrt(x.numpy()))  # the processor's, which rounds to the nearest
+
+
+def test_the_ordered_norm_is_made_of_ieee_operations() -> None:
+    """What kernels give and every device must: with torch's root a CPU gives other bits in some rows of this many."""
+    x, weight = draw(1025, 1952), (1.0 + 0.1 * torch.randn(1952)).to(BF16)
+    values, width, eps = x.float().numpy(), np.float32(1952.0), np.float32(1e-20)
+    total = ordered_sum(x.float().square()).numpy()
+    inverse = np.float32(1.0) / np.sqrt(total / width + eps)
+    wanted = torch.from_numpy(weight.float().numpy() * values * inverse[:, None]).to(BF16)
+    assert torch.equal(ordered_norm(x, weight, 1e-20).view(torch.int16), wanted.view(torch.int16))
 
 
 def test_rotation_is_exact_at_far_positions() -> None:
