@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from deepinfer.engine.ops.contract import Argument, Case, Contract, Op
-from deepinfer.engine.ops.draw import normal, uniform
+from deepinfer.engine.ops.draw import integers, normal, uniform
 from deepinfer.engine.ops.precision import wide
 from deepinfer.engine.ops.registry import register
 
 if TYPE_CHECKING:
     from deepinfer.engine.ops.contract import Scalars, Tensors
+
+
+def scores(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """[T, E]: sqrt(softplus(logit)) of ``x`` [T, D] and ``gate`` [E, D]."""
+    return torch.nn.functional.softplus(wide(x) @ wide(gate).T).sqrt()
 
 
 def route(
@@ -24,10 +29,19 @@ def route(
     ``x`` [T, D], ``gate`` [E, D], ``bias`` fp32 [E] or [T, E]: it takes part in the choice, not in the weight. Scores
     are sqrt(softplus(logit)); the weights are the chosen scores over their sum, times ``scaling``. Ties: the lower id.
     """
-    score = torch.nn.functional.softplus(wide(x) @ wide(gate).T).sqrt()
+    score = scores(x, gate)
     order = torch.sort(score + bias, dim=-1, descending=True, stable=True).indices[:, :count]
     chosen = score.gather(-1, order)
     return order, chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * scaling
+
+
+def close(biased: torch.Tensor, count: int) -> torch.Tensor:
+    """bool [T]: which experts are the ``count`` best of ``biased`` [T, E], or their order, may hang on fp32 roundings.
+
+    ``biased`` is fp64: scores plus bias. Equal ones do not count: of those the lower id is chosen.
+    """
+    gap = -biased.sort(dim=1, descending=True).values[:, : count + 1].diff(dim=1)
+    return ((gap > 0.0) & (gap < 1e-4)).any(dim=1)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor, weight: torch.Tensor, limit: float) -> torch.Tensor:
@@ -65,11 +79,21 @@ def _route(inputs: Tensors, scalars: Scalars) -> Tensors:
 
 
 def _route_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
-    """Six of 48; experts 7 and 8 are the same, so that they always tie."""
-    gate = normal((48, 64), generator, device) * 0.125
-    bias = normal((9, 48), generator, device) * 0.1
+    """Six of 48; experts 7 and 8 are the same, so that they always tie; no other choice hangs on a rounding.
+
+    Values are on a grid, so that every sum of products is exact in fp32 in any order.
+    """
+
+    def tokens(count: int) -> torch.Tensor:
+        return integers((count, 64), -8, 9, generator, "cpu") * 0.25
+
+    gate = integers((48, 64), -16, 17, generator, "cpu") * 2.0**-6
+    bias = normal((9, 48), generator, "cpu") * 0.1
     gate[8], bias[:, 8] = gate[7], bias[:, 7]
-    inputs = {"x": normal((9, 64), generator, device), "gate": gate, "bias": bias}
+    x = tokens(9)
+    while bool((again := close(scores(x.double(), gate.double()) + bias, 6)).any()):
+        x[again] = tokens(int(again.sum()))
+    inputs = {name: tensor.to(device) for name, tensor in (("x", x), ("gate", gate), ("bias", bias))}
     out = {"ids": ((9, 6), torch.int64), "weights": ((9, 6), torch.float32)}
     yield Case("6 of 48", inputs, {"count": 6, "scaling": 1.5}, out)
 

@@ -61,7 +61,7 @@ def _native(module: Any, inputs: Tensors, outputs: Tensors, scalars: Scalars) ->
     launch(module, "router_route", *pointers, *sizes, outputs["work"].shape[0], float(scalars["scaling"]))
 
 
-def draw(tokens: int, width: int, experts: int, generator: torch.Generator, *, exact: bool) -> Tensors:
+def draw(tokens: int, width: int, experts: int, k: int, generator: torch.Generator, *, exact: bool) -> Tensors:
     """Fresh inputs of which no choice hangs on a rounding: tokens whose best scores are nearly equal are drawn again.
 
     ``exact``: values on a grid, so that every sum of products is exact in fp32 in any order; the last two experts are
@@ -84,18 +84,15 @@ def draw(tokens: int, width: int, experts: int, generator: torch.Generator, *, e
             bias[-1] = bias[-2]
     image = torch.randint(0, 2, (tokens,), generator=generator, dtype=torch.uint8)
     inputs = {"x": values(tokens, 4, 0.25).bfloat16(), "gate": gate, **biases, "image": image}
-    while bool((close := _close(inputs)).any()):
+    while bool((close := _close(inputs, k)).any()):
         inputs["x"][close] = values(int(close.sum()), 4, 0.25).bfloat16()
     return inputs
 
 
-def _close(inputs: Tensors) -> torch.Tensor:
-    """bool [T]: two of a token's best scores differ, but by so little that fp32 may order them the other way."""
+def _close(inputs: Tensors, k: int) -> torch.Tensor:
+    """bool [T]: the choice of a token's ``k`` best, or their order, may hang on a rounding."""
     bias = torch.where(inputs["image"][:, None] != 0, inputs["image_bias"], inputs["bias"]).double()
-    logits = inputs["x"].double() @ inputs["gate"].double().T
-    biased = torch.nn.functional.softplus(logits).sqrt() + bias
-    gap = -biased.sort(dim=1, descending=True).values[:, :9].diff(dim=1)
-    return ((gap > 0.0) & (gap < 1e-4)).any(dim=1)
+    return moe.close(moe.scores(inputs["x"].double(), inputs["gate"].double()) + bias, k)
 
 
 # tokens, width, experts, k, first, count, parts: None is what `parts` says
@@ -119,10 +116,10 @@ def _cases(generator: torch.Generator, device: str) -> Iterator[Case]:
     """Few and many tokens, ragged sizes, ranks with some of the experts, with and without images, none at all."""
     for tokens, width, experts, k, first, count, wanted in _SHAPES:
         for exact in (True, False):
-            inputs = draw(tokens, width, experts, generator, exact=exact)
+            inputs = draw(tokens, width, experts, k, generator, exact=exact)
             if not exact and tokens % 2:
                 del inputs["image"], inputs["image_bias"]
-                inputs["x"] = inputs["x"][~_close({**inputs, **_no_images(inputs)})]
+                inputs["x"] = inputs["x"][~_close({**inputs, **_no_images(inputs)}, k)]
             tokens_left = inputs["x"].shape[0]
             yield _case((tokens_left, width, experts, k, first, count, wanted), inputs, device, exact)
 

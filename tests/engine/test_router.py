@@ -52,7 +52,7 @@ def test_choice_and_weights_of_known_logits():
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_no_choice_of_a_case_hangs_on_a_rounding(exact: bool):
-    inputs = router.draw(50, 1280, 40, generator(), exact=exact)
+    inputs = router.draw(50, 1280, 40, 6, generator(), exact=exact)
     bias = torch.where(inputs["image"][:, None] != 0, inputs["image_bias"], inputs["bias"])
     ids, weights = moe.route(inputs["x"], inputs["gate"], bias, 6, 1.5)  # in fp32
     found = router.route(inputs, SCALARS)
@@ -63,6 +63,26 @@ def test_no_choice_of_a_case_hangs_on_a_rounding(exact: bool):
         backwards = x.flip(1) @ gate.flip(1).t()
         assert torch.equal(backwards, x @ gate.t())
         assert torch.equal(inputs["gate"][-1], inputs["gate"][-2])
+
+
+@pytest.mark.parametrize("name", ["moe.route", "router.route"])
+def test_choices_of_the_cases_do_not_depend_on_the_order_or_the_precision_of_sums(name: str):
+    """Ids are held bit for bit between devices, which sum in different orders."""
+    op = load_all()[name]
+    for case in op.cases(generator(), "cpu"):
+        order = torch.randperm(case.inputs["x"].shape[1])
+        shuffled = {key: case.inputs[key][:, order] for key in ("x", "gate")}
+        precise = {key: tensor.double() if tensor.is_floating_point() else tensor for key, tensor in shuffled.items()}
+        ids = op.reference(case.inputs, case.scalars)["ids"]
+        for inputs in (shuffled, precise):
+            assert torch.equal(op.reference({**case.inputs, **inputs}, case.scalars)["ids"], ids), case.label
+
+
+def test_a_choice_is_close_where_the_next_expert_is_nearly_as_good():
+    biased = torch.tensor([[3.0, 2.0, 1.0, 0.99999], [3.0, 2.0, 2.0, 1.0], [3.0, 2.99999, 1.0, 0.0]]).double()
+    assert moe.close(biased, 1).tolist() == [False, False, True]
+    assert moe.close(biased, 2).tolist() == [False, False, True]
+    assert moe.close(biased, 3).tolist() == [True, False, True]
 
 
 def test_room_for_too_few_rows_is_refused():
