@@ -6,12 +6,11 @@ Only attestation and benches load such a library, by path; the engine itself nev
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from deepinfer.engine.ops.launch import LaunchFailed, on_device_of
-
-if TYPE_CHECKING:
-    import torch
 
 
 class DeviceOps:
@@ -49,7 +48,9 @@ class DeviceOps:
     def _launch(
         self, name: str, weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, extra: list[Any], stream: int
     ) -> None:
-        status = weight.new_zeros(4)  # one int of four zero bytes
+        # While a graph is captured nothing may wait: then nobody looks at the flags.
+        capturing = weight.is_cuda and torch.cuda.is_current_stream_capturing()
+        status = None if capturing else weight.new_zeros(4)  # one int of four zero bytes
         rows, columns = out.shape
         words: list[Any] = [_address(weight), _address(scale), _address(out), int(out.element_size() == 4)]
         words += [ctypes.c_int64(rows), ctypes.c_int64(columns), *extra, _address(status), ctypes.c_void_p(stream)]
@@ -58,10 +59,10 @@ class DeviceOps:
         if code != 0:
             what = "%s was not launched: %s" % (name, self.error_name(code))
             raise LaunchFailed(what, fix="report it with the shape %s" % list(out.shape))
-        flags = status.cpu().tolist()[0]  # waits for the kernel
+        flags = 0 if status is None else status.cpu().tolist()[0]  # waits for the kernel
         if flags:
             raise LaunchFailed("%s met NaN codes (flags %d) where no case has any" % (name, flags), fix="report it")
 
 
-def _address(tensor: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
+def _address(tensor: torch.Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

@@ -175,7 +175,8 @@ class Scratch:
         self.partial = self._fp32(tokens, *mhc_fused.PARTIAL)
         self.y = self._bf16(tokens, width)
         # One row more: the place of rows that this rank does not have.
-        self.y_code, self.y_scale = self._bytes(tokens + 1, width), self._bytes(tokens + 1, width // GROUP)
+        self.y_code, self.y_scale = self._fp8(width)
+        self.y_rounded = self._bf16(tokens + 1, width)  # what the codes stand for; the last row stays zero
         self.low_rank = self._bf16(tokens, config.q_lora_rank)
         self.low_code, self.low_scale = self._fp8(config.q_lora_rank)
         self.query = self._bf16(tokens, config.num_attention_heads, config.head_dim)
@@ -211,9 +212,9 @@ class Scratch:
         self.token = self._empty((rows,), torch.int64)
         self.counting = torch.arange(rows, dtype=torch.int32, device=self.device)
         self.positions = self._empty((rows + 1,), torch.int32)
-        self.rows_code, self.rows_scale = self._bytes(rows, width), self._bytes(rows, width // GROUP)
+        self.rows = self._bf16(rows, width)
         self.routing = self._fp32(rows)
-        self.hidden_code, self.hidden_scale = self._bytes(rows, inner), self._bytes(rows, inner // GROUP)
+        self.hidden = self._bf16(rows, inner)
         self.parts = self._bf16(rows, width)
         self.shared_both, self.shared_wide = self._bf16(tokens, 2 * inner), self._fp32(tokens, 2 * inner)
         self.shared_hidden = self._bf16(tokens, inner)

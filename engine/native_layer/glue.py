@@ -38,8 +38,7 @@ def rows_by_expert(s: Scratch, choices: int) -> None:
     none = s.order.shape[0]
     torch.remainder(s.order, none + 1, out=s.slot)  # -1 becomes the place behind the last
     torch.div(s.slot, choices, rounding_mode="floor", out=s.token)
-    torch.index_select(s.y_code.view(torch.int64), 0, s.token, out=s.rows_code.view(torch.int64))
-    torch.index_select(s.y_scale.view(torch.int64), 0, s.token, out=s.rows_scale.view(torch.int64))
+    torch.index_select(s.y_rounded.view(torch.int64), 0, s.token, out=s.rows.view(torch.int64))
     torch.index_select(s.routing_slots, 0, s.slot, out=s.routing)
     s.positions.fill_(-1)
     s.positions.scatter_(0, s.slot, s.counting)

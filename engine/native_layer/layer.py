@@ -63,7 +63,7 @@ class NativeLayer:
         given = {"x": x, "streams": before.streams, "post": before.post, "comb": before.comb, "pre": before.pre}
         given |= {"fn": site.fn, "base": site.base, "scale": site.scale, "weight": site.norm}
         found = {"new_streams": after.streams, "next_pre": after.pre, "next_post": after.post, "next_comb": after.comb}
-        found |= {"y": s.y, "codes": s.y_code[: s.tokens], "code_scales": s.y_scale[: s.tokens], "partial": s.partial}
+        found |= {"y": s.y, "codes": s.y_code, "code_scales": s.y_scale, "partial": s.partial}
         scalars = {"iterations": config.hc_sinkhorn_iters, "eps": config.hc_eps, "norm_eps": self.eps}
         self.launches.op("mhc.boundary", given, found, scalars)
 
@@ -89,7 +89,7 @@ class NativeLayer:
     def queries(self, step: Step, s: Scratch) -> None:
         """Rotated queries, and those of the index as codes."""
         weights, indexer = self.weights.attention, self.weights.indexer
-        self.linear(weights.wq_a, s.y_code[: s.tokens], s.y_scale[: s.tokens], s.low_rank)
+        self.linear(weights.wq_a, s.y_code, s.y_scale, s.low_rank)
         given = {"x": s.low_rank, "weight": weights.q_norm}
         self.launches.op(
             "quantize_rows.normed_fp8", given, {"codes": s.low_code, "scales": s.low_scale}, {"eps": self.eps}
@@ -104,7 +104,7 @@ class NativeLayer:
     def window_row(self, step: Step, caches: Caches, s: Scratch) -> None:
         """The tokens' own rows into the ring of this layer."""
         weights = self.weights.attention
-        self.linear(weights.wkv, s.y_code[: s.tokens], s.y_scale[: s.tokens], s.latent)
+        self.linear(weights.wkv, s.y_code, s.y_scale, s.latent)
         given = {**self._turned(s.latent, step), "weight": weights.kv_norm, "slots": step.window_slots}
         self.launches.op("rows.window", given, {"cache": caches.window}, {"eps": self.eps})
 
@@ -167,15 +167,16 @@ class NativeLayer:
         found = {"work": s.logits, "ids": s.ids, "weights": slots, "offsets": s.offsets, "order": s.order}
         scalars: Scalars = {"k": config.num_experts_per_tok, "first": weights.first, "count": weights.count}
         self.launches.op("router.route", given, found, {**scalars, "scaling": config.routed_scaling_factor})
+        codes = {"weight": s.y_code, "scale": s.y_scale}
+        self.launches.op("dequant.fp8_block", codes, {"out": s.y_rounded[: s.tokens]}, {"block_rows": 1})
         self.launches.torch("rows by expert", glue.rows_by_expert, s, config.num_experts_per_tok)
-        given = {"x": s.rows_code, "x_scale": s.rows_scale, "offsets": s.offsets, "routing": s.routing}
+        given = {"x": s.rows, "offsets": s.offsets, "routing": s.routing}
         given |= {"weight": weights.w13.weight, "row_factor": weights.w13.row_factor}
-        scalars = {"channels": config.moe_intermediate_size, "folded": int(weights.w13.folded), "tile": 0}
-        found = {"h": s.hidden_code, "h_scale": s.hidden_scale}
-        self.launches.op("moe_gemm.w13", given, found, {**scalars, "limit": config.swiglu_limit})
-        given = {"x": s.hidden_code, "x_scale": s.hidden_scale, "offsets": s.offsets}
+        scalars = {"channels": config.moe_intermediate_size, "tile": 0}
+        self.launches.op("moe_gemm.w13", given, {"h": s.hidden}, {**scalars, "limit": config.swiglu_limit})
+        given = {"x": s.hidden, "offsets": s.offsets}
         given |= {"weight": weights.w2.weight, "row_factor": weights.w2.row_factor}
-        scalars = {"features": config.hidden_size, "folded": int(weights.w2.folded), "tile": 0}
+        scalars = {"features": config.hidden_size, "tile": 0}
         self.launches.op("moe_gemm.w2", given, {"out": s.parts}, scalars)
         self._join()
         positions = s.positions[:-1].view(s.tokens, -1)
@@ -186,7 +187,7 @@ class NativeLayer:
     def shared(self, s: Scratch) -> None:
         """The shared expert -> ``s.shared``."""
         weights = self.weights.experts
-        self.linear(weights.shared_w13, s.y_code[: s.tokens], s.y_scale[: s.tokens], s.shared_both)
+        self.linear(weights.shared_w13, s.y_code, s.y_scale, s.shared_both)
         self.launches.torch("SwiGLU", glue.shared_activation, s, self.config.swiglu_limit)
         self.quantize(s.shared_hidden, s.shared_code, s.shared_scale)
         self.linear(weights.shared_w2, s.shared_code, s.shared_scale, s.shared)

@@ -14,7 +14,7 @@ import torch
 from deepinfer.engine.checkpoint.config import TextConfig
 from deepinfer.engine.model.layout import Layer
 from deepinfer.engine.ops.mhc_fused import HIDDEN, STREAMS, pack_fn
-from deepinfer.engine.ops.moe_gemm import Packed, pack
+from deepinfer.engine.ops.moe_packing import Packed, pack
 
 # What the kernels are compiled for: (attribute of the configuration, value).
 _FIXED = (

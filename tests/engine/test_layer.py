@@ -24,7 +24,7 @@ from deepinfer.engine.native_layer.launches import Checked, Launches, Recorder
 from deepinfer.engine.native_layer.layer import NativeLayer
 from deepinfer.engine.native_layer.oracle import Oracle, SliceParameters, expanded
 from deepinfer.engine.native_layer.weights import LayerWeights, supported
-from deepinfer.engine.ops import mhc_fused, moe_gemm, router
+from deepinfer.engine.ops import mhc_fused, moe_packing, router
 from deepinfer.engine.ops.dequant import fp4_reference
 from deepinfer.engine.ops.registry import load_all
 
@@ -155,12 +155,12 @@ def test_weights_keep_their_values(config: Config, tensors: dict[str, torch.Tens
             for one in ("w1", "w3", "w2")
         ]
         packed = weights.experts.w13
-        both = moe_gemm.unpack(packed.weight[place], packed.row_factor[place], packed.folded, gated=True)
+        both = moe_packing.unpack(packed.weight[place], packed.row_factor[place], gated=True)
         width = matrices[0].shape[0]
         for half, matrix in zip(both.chunk(2), matrices[:2], strict=True):
             assert torch.equal(half[:width, : matrix.shape[1]], matrix)
         packed = weights.experts.w2
-        down = moe_gemm.unpack(packed.weight[place], packed.row_factor[place], packed.folded, gated=False)
+        down = moe_packing.unpack(packed.weight[place], packed.row_factor[place], gated=False)
         assert torch.equal(down[: matrices[2].shape[0], : matrices[2].shape[1]], matrices[2])
     shared = prefix + "ffn.shared_experts."
     for what in ("weight", "scale"):
@@ -203,8 +203,7 @@ def test_rows_go_to_their_experts_and_back(config: Config) -> None:
     scratch = Scratch(tokens, 8, len(EXPERTS), text, "cpu")
     source = generator()
     ids = torch.stack([torch.randperm(8, generator=source)[:k] for _ in range(tokens)])
-    scratch.y_code.random_(generator=source)
-    scratch.y_scale.random_(generator=source)
+    scratch.y_rounded[:-1].normal_(generator=source)
     scratch.routing_slots.uniform_(generator=source)
     offsets, order = router.sorted_rows(ids, EXPERTS.start, len(EXPERTS))
     scratch.order.copy_(order)
@@ -216,8 +215,7 @@ def test_rows_go_to_their_experts_and_back(config: Config) -> None:
             assert (row >= 0) == (expert in EXPERTS)
             if row >= 0:
                 assert offsets[expert - EXPERTS.start] <= row < offsets[expert - EXPERTS.start + 1]
-                assert torch.equal(scratch.rows_code[row], scratch.y_code[token])
-                assert torch.equal(scratch.rows_scale[row], scratch.y_scale[token])
+                assert torch.equal(scratch.rows[row], scratch.y_rounded[token])
                 assert scratch.routing[row] == scratch.routing_slots[token * k + slot]
 
 

@@ -1,11 +1,11 @@
-"""The grouped expert products: packing, references against the model's ops, refusals."""
+"""The grouped expert products: references against the model's ops, refusals."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from deepinfer.engine.ops import launch, moe, moe_gemm, quantizers
+from deepinfer.engine.ops import launch, moe, moe_gemm, moe_packing, quantizers
 from deepinfer.engine.ops.dequant import fp4_reference
 from deepinfer.engine.ops.registry import load_all
 
@@ -18,45 +18,6 @@ def dense(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def generator(seed: int = 3) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-@pytest.mark.parametrize("spread", [0, 11, 12, 40])
-@pytest.mark.parametrize(("rows", "columns"), [(64, 128), (128, 64), (192, 416)])
-@pytest.mark.parametrize("gated", [True, False])
-def test_packing_keeps_every_weight(rows: int, columns: int, gated: bool, spread: int) -> None:
-    weight, scale = moe_gemm.random_weights(2, rows, columns, generator(spread), spread=spread)
-    scale[0, 0, 0], scale[0, 0, 1] = scale.amax(), scale.amax() - spread
-    packed = moe_gemm.pack(weight, scale, gated=gated)
-    assert packed.folded is (spread <= moe_gemm.SPAN)
-    for e in range(2):
-        whole = moe_gemm.unpack(packed.weight[e], packed.row_factor[e], packed.folded, gated=gated)
-        if gated:
-            whole = torch.cat([half[: rows // 2] for half in whole.chunk(2)])
-        assert torch.equal(whole[:rows, :columns], dense(weight, scale)[e])
-        assert whole.count_nonzero() == whole[:rows, :columns].count_nonzero()  # padding is zero
-
-
-def test_a_packed_weight_takes_as_many_bytes_as_the_release() -> None:
-    weight, scale = moe_gemm.random_weights(1, 256, 512, generator())
-    assert moe_gemm.pack(weight, scale, gated=True).weight.numel() == weight.numel() + scale.numel()
-
-
-def test_a_code_lies_where_the_contract_says() -> None:
-    weight = torch.zeros(1, 128, 64, dtype=torch.uint8)
-    weight[0, 9, 41] = 0xB0  # row 9, column 83: -1.5, in the tile w 0, r 1, g 1; half 1, s 0, b 1, q 0, c 3
-    packed = moe_gemm.pack(weight, torch.full((1, 128, 4), 127, dtype=torch.uint8), gated=False).weight
-    words = packed[0, 0, 0, 0, : moe_gemm.CODE_BYTES].clone().view(torch.int32)
-    at = 4 * (128 + 4 * 1 + 0) + 1
-    assert words.nonzero().flatten().tolist() == [at]
-    assert words[at].item() == 3 << 28 | 1 << 27
-    assert packed[0, 0, 0, 0, moe_gemm.CODE_BYTES + 4 * 9 + 2].item() == 8 * 12
-
-
-def test_zero_groups_do_not_widen_a_row() -> None:
-    weight, scale = moe_gemm.random_weights(1, 64, 128, generator())
-    weight[0, 5, :16] = 0x80
-    scale[0, 5, 0] = 1
-    assert moe_gemm.pack(weight, scale, gated=False).folded
 
 
 def experts_of_the_model(
@@ -83,26 +44,18 @@ def test_references_agree_with_the_model() -> None:
     w2, s2 = moe_gemm.random_weights(3, columns, channels, g)
     x = torch.randn(9, columns, generator=g) * 3
     routing = torch.rand(9, generator=g)
-    codes, scale = moe_gemm.quantize(x)
+    rounded = quantizers.qdq_fp8_32(x)
     offsets = torch.tensor([0, 3, 3, 9], dtype=torch.int32)
-    first, second = moe_gemm.pack(w13, s13, gated=True), moe_gemm.pack(w2, s2, gated=False)
-    given = {"x": codes, "x_scale": scale, "offsets": offsets, "weight": first.weight, "row_factor": first.row_factor}
-    hidden = moe_gemm.w13_reference(
-        {**given, "routing": routing}, {"channels": channels, "folded": 1, "limit": 10.0, "tile": 0}
-    )
-    given |= {"x": hidden["h"], "x_scale": hidden["h_scale"], "weight": second.weight}
-    given["row_factor"] = second.row_factor
-    out = moe_gemm.w2_reference(given, {"features": columns, "folded": 1, "tile": 0})["out"].to(torch.bfloat16)
-    assert torch.equal(
-        out, experts_of_the_model(quantizers.qdq_fp8_32(x), dense(w13, s13), dense(w2, s2), counts, routing)
-    )
-
-
-def test_quantize_stores_what_the_model_quantizes() -> None:
-    x = torch.randn(7, 96, generator=generator()) * torch.logspace(-7, 4, 7)[:, None]
-    x[3, :32] = 0
-    codes, scale = moe_gemm.quantize(x)
-    assert torch.equal(moe_gemm._activations(codes, scale), quantizers.qdq_fp8_32(x).double())
+    first, second = moe_packing.pack(w13, s13, gated=True), moe_packing.pack(w2, s2, gated=False)
+    given = {"x": rounded.to(torch.bfloat16), "offsets": offsets}
+    given |= {"weight": first.weight, "row_factor": first.row_factor}
+    assert torch.equal(given["x"].float(), rounded)  # bf16 holds FP8 numbers exactly
+    scalars = {"channels": channels, "limit": 10.0, "tile": 0}
+    hidden = moe_gemm.w13_reference({**given, "routing": routing}, scalars)["h"]
+    assert torch.equal(hidden.to(torch.bfloat16).float(), hidden)
+    given |= {"x": hidden, "weight": second.weight, "row_factor": second.row_factor}
+    out = moe_gemm.w2_reference(given, {"features": columns, "tile": 0})["out"].to(torch.bfloat16)
+    assert torch.equal(out, experts_of_the_model(rounded, dense(w13, s13), dense(w2, s2), counts, routing))
 
 
 def test_combine_adds_in_the_order_of_choice() -> None:
@@ -127,7 +80,7 @@ def test_every_case_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"x_scale": torch.zeros(2, 3, dtype=torch.uint8)}, "x_scale"),
+        ({"x": torch.zeros(2, 64, dtype=torch.uint8)}, "x is uint8"),
         ({"offsets": torch.zeros(4, dtype=torch.int64)}, "offsets is int64"),
         ({"weight": torch.zeros(2, 1, 2, 2, 4351, dtype=torch.uint8)}, "weight has shape"),
         ({"out": torch.zeros(2, 128)}, "out is float32"),
@@ -136,31 +89,13 @@ def test_every_case_keeps_the_contract(name: str) -> None:
 def test_refuses_what_the_contract_does_not_allow(change: dict[str, torch.Tensor], said: str) -> None:
     op = load_all()["moe_gemm.w2"]
     tensors = {
-        "x": torch.zeros(2, 64, dtype=torch.uint8),
-        "x_scale": torch.zeros(2, 2, dtype=torch.uint8),
+        "x": torch.zeros(2, 64, dtype=torch.bfloat16),
         "offsets": torch.zeros(3, dtype=torch.int32),
         "weight": torch.zeros(2, 1, 2, 2, 4352, dtype=torch.uint8),
         "row_factor": torch.zeros(2, 2, 64),
         "out": torch.zeros(2, 128, dtype=torch.bfloat16),
     }
-    scalars = {"features": 128, "folded": 1, "tile": 0}
+    scalars = {"features": 128, "tile": 0}
     launch.check(op.contract, tensors, scalars)
     with pytest.raises(launch.ContractBroken, match=said):
         launch.check(op.contract, {**tensors, **change}, scalars)
-
-
-@pytest.mark.parametrize(
-    ("weight", "scale"),
-    [((1, 64, 8), (1, 64, 1)), ((1, 33, 16), (1, 33, 1)), ((1, 64, 16), (1, 64, 2))],
-)
-def test_pack_refuses_other_shapes(weight: tuple[int, ...], scale: tuple[int, ...]) -> None:
-    tensors = [torch.zeros(shape, dtype=torch.uint8) for shape in (weight, scale)]
-    with pytest.raises(launch.ContractBroken):
-        moe_gemm.pack(*tensors, gated=False)
-
-
-def test_pack_refuses_a_nan_scale() -> None:
-    weight, scale = moe_gemm.random_weights(1, 64, 64, generator())
-    scale[0, 3, 1] = 255
-    with pytest.raises(launch.ContractBroken, match="255"):
-        moe_gemm.pack(weight, scale, gated=True)

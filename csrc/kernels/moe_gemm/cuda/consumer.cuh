@@ -1,7 +1,10 @@
-// csrc/kernels/moe_gemm/cuda/consumer.cuh — the main loop of one warpgroup: 64 features times a
-// tile of tokens over all of K. While the matrix unit works on one group of 32 columns, the warps
-// decode the weights of the next and add the group before, times its scales.
+// csrc/kernels/moe_gemm/cuda/consumer.cuh — the main loop of one warpgroup: its features times a
+// tile of tokens over all of K. Sums stay in the accumulators from the first column to the last. A
+// batch is four matrix instructions, 64 columns of one packed tile; while one batch runs, the next
+// is decoded.
 #pragma once
+#include "kernels/hopper/mma_sync.cuh"
+#include "kernels/hopper/wgmma_bf16_registers.cuh"
 #include "kernels/moe_gemm/cuda/fragment.cuh"
 #include "kernels/moe_gemm/cuda/producer.cuh"
 
@@ -30,127 +33,162 @@ struct Feed {
   int warpgroup;
 };
 
-// The packed weights of one thread: those of two steps in registers at a time.
+// Batches of a stage; batch b: tile b % kTiles, columns 64 (b / kTiles).
+template <typename Config>
+inline constexpr int kBatches = Config::kTiles * kChunk / 64;
+
+// The packed weights of one thread for one batch.
 struct Codes {
-  const std::uint8_t* block;  // of this warpgroup in the stage
   uint4 words;
   std::uint32_t row_scales[2];  // a byte per group of the chunk
 
-  // What `step` and the step after it need; step is even.
-  __device__ __forceinline__ void load(const Lane& lane, int step) {
-    const std::uint8_t* chunk = block + step / kGroups * (kConsumers * kBlockBytes);
-    words = reinterpret_cast<const uint4*>(chunk)[step % kGroups / 2 * 128 + lane.thread];
-    if (step % kGroups != 0) return;
-    const auto* scales = reinterpret_cast<const std::uint32_t*>(chunk + kCodeBytes);
+  // `block`: a packed tile's chunk; half: 64 columns of it.
+  __device__ __forceinline__ void load(const std::uint8_t* block, const Lane& lane, int half) {
+    words = reinterpret_cast<const uint4*>(block)[half * 128 + lane.thread];
+    const auto* scales = reinterpret_cast<const std::uint32_t*>(block + kCodeBytes);
     row_scales[0] = scales[16 * lane.warp + lane.g];
     row_scales[1] = scales[16 * lane.warp + 8 + lane.g];
   }
 
-  // Waits for the stage, then loads its beginning.
-  template <typename Config>
-  __device__ __forceinline__ void enter(const Feed<Config>& feed, const Lane& lane) {
-    hopper::mbarrier_wait(&feed.stages->full[feed.ring.stage], feed.ring.phase);
-    block = feed.stages->weights[feed.ring.stage] + feed.warpgroup * kBlockBytes;
-    load(lane, 0);
+  __device__ __forceinline__ void decode(std::uint32_t (&a)[16], int half) const {
+    const int group = 2 * half;
+    decode_group(words.x, words.y, scale_of(row_scales[0], group), scale_of(row_scales[1], group),
+                 a);
+    decode_group(words.z, words.w, scale_of(row_scales[0], group + 1),
+                 scale_of(row_scales[1], group + 1), a + 8);
   }
 };
 
-// A step's fragment, and its rows' scales where these are not folded into it.
-struct Fragment {
-  std::uint32_t a[4];
-  float row0;
-  float row1;
-
-  template <bool kFolded>
-  __device__ __forceinline__ void decode_from(const Codes& codes, int step) {
-    const std::uint32_t word0 = step % 2 == 0 ? codes.words.x : codes.words.z;
-    const std::uint32_t word1 = step % 2 == 0 ? codes.words.y : codes.words.w;
-    const std::uint32_t byte0 = permute_bytes(codes.row_scales[0], 0, 0x4440u + step % kGroups);
-    const std::uint32_t byte1 = permute_bytes(codes.row_scales[1], 0, 0x4440u + step % kGroups);
-    decode(word0, magnitudes(kFolded ? byte0 : kUnitCode), a[0], a[2]);
-    decode(word1, magnitudes(kFolded ? byte1 : kUnitCode), a[1], a[3]);
-    row0 = kFolded ? 1.0f : power_of_two(byte0);
-    row1 = kFolded ? 1.0f : power_of_two(byte1);
-  }
-};
-
-// sum += part * scales, one fused multiply-add per element.
-template <int kTokens, bool kFolded>
-__device__ __forceinline__ void promote(float* sum, const float (&part)[kTokens / 2],
-                                        const float (&scales)[kTokens / 4],
-                                        const Fragment& fragment) {
-#pragma unroll
-  for (int i = 0; i < kTokens / 4; ++i) {
-    const int at = 4 * (i / 2) + i % 2;
-    const float first = kFolded ? scales[i] : scales[i] * fragment.row0;
-    const float second = kFolded ? scales[i] : scales[i] * fragment.row1;
-    sum[at] = fmaf(part[at], first, sum[at]);
-    sum[at + 2] = fmaf(part[at + 2], second, sum[at + 2]);
-  }
+template <typename Config>
+__device__ __forceinline__ const std::uint8_t* enter(const Feed<Config>& feed) {
+  hopper::mbarrier_wait(&feed.stages->full[feed.ring.stage], feed.ring.phase);
+  return feed.stages->weights[feed.ring.stage] + feed.warpgroup * (Config::kTiles * kBlockBytes);
 }
 
-// How a tile's tokens are cut into matrix instructions: wide tiles in halves, so that two results
-// fit into registers beside the sums.
-template <int kTokens>
-struct Cut {
-  static constexpr int kParts = kTokens > 96 ? 2 : 1;
-  static constexpr int kWidth = kTokens / kParts;
-  static constexpr int kUnits = kSteps * kParts;  // instructions of a stage
-};
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// sum = weights * tokens over all of K. While an instruction runs, the result of the one before is
-// added, and the fragment of the next step is decoded; token scales are loaded one instruction
-// ahead.
-template <int kTokens, bool kFolded, typename Config>
-__device__ __forceinline__ void multiply(float (&sum)[kTokens / 2], Feed<Config>& feed,
-                                         const Lane& lane) {
-  using C = Cut<kTokens>;
-  constexpr int kPitch = kScalePitch<Config>;
-  float part[2][C::kWidth / 2] = {};
-  float scales[2][C::kWidth / 4];
+// sums[tile] = weights of the tile * tokens over all of K. Every stage ends with nothing in flight,
+// its successor's first fragment decoded: the compiler does not keep a matrix instruction whose
+// operand is in registers running across the end of a loop.
+template <int kTokens, typename Config>
+__device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens / 2],
+                                         Feed<Config>& feed, const Lane& lane) {
+  using S = Stages<Config>;
+  constexpr int kTiles = Config::kTiles;
+  constexpr int kCount = kBatches<Config>;
+  std::uint32_t ahead[16];
 #pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) sum[i] = 0.0f;
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) sums[tile][i] = 0.0f;
+  }
   Codes codes;
-  codes.enter(feed, lane);
-  Fragment ahead;
-  ahead.template decode_from<kFolded>(codes, 0);
+  const std::uint8_t* pair = enter(feed);
+  codes.load(pair, lane, 0);
+  codes.decode(ahead, 0);
 #pragma unroll 1
   for (int left = feed.count; left > 0; --left) {
     const int stage = feed.ring.stage;
-    const std::uint32_t tokens = hopper::shared_address(feed.stages->tokens[stage]);
-    const std::uint32_t stage_scales =
-        hopper::shared_address(feed.stages->scales[stage] + lane.q * kPitch);
-    Fragment fragment[kSteps];
-    fragment[0] = ahead;
-    const auto add = [&](int unit) {
-      promote<C::kWidth, kFolded>(&sum[unit % C::kParts * (C::kWidth / 2)], part[unit % 2],
-                                  scales[unit % 2], fragment[unit / C::kParts]);
-    };
-#pragma unroll
-    for (int unit = 0; unit < C::kUnits; ++unit) {
-      const int step = unit / C::kParts;
-      const int half = unit % C::kParts;
-      const std::uint32_t chunk = tokens + step / kGroups * Stages<Config>::kTokenBytes;
-      start<C::kWidth>(part[unit % 2], fragment[step].a, chunk + half * (C::kWidth * kChunk),
-                       step % kGroups);
-      load_early(scales[unit % 2], stage_scales + step * (16 * kPitch) + half * C::kWidth);
-      if (half == 0 && step % 2 == 1 && step + 1 < kSteps) codes.load(lane, step + 1);
-      if (half == 0 && step + 1 < kSteps) {
-        fragment[step + 1].template decode_from<kFolded>(codes, step + 1);
-      }
-      if (unit > 0) finish<1>(part[(unit - 1) % 2], fragment[(unit - 1) / C::kParts].a);
-      if (unit > 0) add(unit - 1);
-    }
+    const std::uint32_t tokens =
+        hopper::shared_address(feed.stages->tokens[stage]) >> 4 | 1u << 16;
     feed.ring.advance();
-    if (left > 1) {
-      codes.enter(feed, lane);
-      ahead.template decode_from<kFolded>(codes, 0);
+    std::uint32_t a[kCount][16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) a[0][i] = ahead[i];
+#pragma unroll
+    for (int batch = 0; batch < kCount; ++batch) {
+      std::uint32_t(&now)[16] = a[batch];
+      hopper::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const std::uint32_t b = tokens + (batch / kTiles * S::kPanelBytes) / 16 + 2 * step;
+        hopper::wgmma_bf16_registers(sums[batch % kTiles], now[4 * step], now[4 * step + 1],
+                                     now[4 * step + 2], now[4 * step + 3], b);
+      }
+      hopper::wgmma_commit();
+      if (batch + 1 < kCount) {
+        codes.load(pair + (batch + 1) % kTiles * kBlockBytes, lane, (batch + 1) / kTiles);
+      } else if (left > 1) {
+        pair = enter(feed);
+        codes.load(pair, lane, 0);
+      }
+      if (batch > 0) {
+        hopper::wgmma_wait_registers<1>();
+        hopper::wgmma_pin_registers(a[batch - 1]);
+      }
+      if (batch + 1 < kCount) {
+        codes.decode(a[batch + 1], (batch + 1) / kTiles);
+      } else if (left > 1) {
+        codes.decode(ahead, 0);
+      }
     }
-    finish<0>(part[(C::kUnits - 1) % 2], fragment[kSteps - 1].a);
-    add(C::kUnits - 1);
+    hopper::wgmma_wait_registers<0>();
+    hopper::wgmma_pin_registers(a[kCount - 1]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) hopper::wgmma_pin_registers(sums[tile]);
     __syncwarp();
     if (lane.thread % 32 == 0) hopper::mbarrier_arrive(&feed.stages->empty[stage]);
   }
 }
+
+#else
+
+__device__ __forceinline__ std::uint32_t load_shared_word(std::uint32_t address) {
+  std::uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address));
+  return word;
+}
+
+// sum += one instruction's 16 columns of a packed tile times `step`'s of the tokens' panel.
+template <int kTokens>
+__device__ __forceinline__ void multiply_step(float (&sum)[kTokens / 2],
+                                              const std::uint32_t (&a)[4], std::uint32_t panel,
+                                              int step, const Lane& lane) {
+#pragma unroll
+  for (int j = 0; j < kTokens / 8; ++j) {
+    const std::uint32_t row = panel + (8 * j + lane.g) * (2 * kPanel) + 4 * lane.q;
+    float(&d)[4] = reinterpret_cast<float(&)[4]>(sum[4 * j]);
+    hopper::mma_bf16_16x8x16(d, a, load_shared_word(row + ((2 * step) ^ lane.g) * 16),
+                             load_shared_word(row + ((2 * step + 1) ^ lane.g) * 16));
+  }
+}
+
+// The same with the matrix instruction of a warp, which every device has.
+template <int kTokens, typename Config>
+__device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens / 2],
+                                         Feed<Config>& feed, const Lane& lane) {
+  constexpr int kTiles = Config::kTiles;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) sums[tile][i] = 0.0f;
+  }
+  Codes codes;
+#pragma unroll 1
+  for (int left = feed.count; left > 0; --left) {
+    const std::uint8_t* block = enter(feed);
+    const std::uint32_t tokens = hopper::shared_address(feed.stages->tokens[feed.ring.stage]);
+#pragma unroll
+    for (int batch = 0; batch < kBatches<Config>; ++batch) {
+      std::uint32_t a[16];
+      codes.load(block + batch % kTiles * kBlockBytes, lane, batch / kTiles);
+      codes.decode(a, batch / kTiles);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const std::uint32_t four[4] = {a[4 * step], a[4 * step + 1], a[4 * step + 2],
+                                       a[4 * step + 3]};
+        multiply_step<kTokens>(sums[batch % kTiles], four,
+                               tokens + batch / kTiles * Stages<Config>::kPanelBytes, step, lane);
+      }
+    }
+    __syncwarp();
+    if (lane.thread % 32 == 0) {
+      hopper::mbarrier_arrive(&feed.stages->empty[feed.ring.stage]);
+    }
+    feed.ring.advance();
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 }  // namespace deepinfer::kernels::moe_gemm

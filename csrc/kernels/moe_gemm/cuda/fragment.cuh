@@ -1,8 +1,10 @@
-// csrc/kernels/moe_gemm/cuda/fragment.cuh — from packed E2M1 codes to the E4M3 fragments of a
-// matrix instruction, and that instruction: wgmma on sm_90a, mma.sync elsewhere.
+// csrc/kernels/moe_gemm/cuda/fragment.cuh — from packed E2M1 codes and scale bytes to the bf16
+// fragments of a matrix instruction; nothing is rounded.
+//
+// The sign, the exponent and the mantissa of an E2M1 code, put at bit 15 and bits 8 to 6 of a half,
+// are the bf16 number of its value times 2^-126: code 1, a subnormal of E2M1, becomes a subnormal
+// of bf16. So a mask makes a pair of weights, and one multiplication by a power of two scales it.
 #pragma once
-#include "kernels/hopper/wgmma.cuh"
-#include "kernels/hopper/wgmma_fp8_registers.cuh"
 #include "kernels/moe_gemm/cuda/layout.cuh"
 
 namespace deepinfer::kernels::moe_gemm {
@@ -14,95 +16,44 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t low, std::u
   return result;
 }
 
-// The E4M3 codes of the eight E2M1 magnitudes times a power of two: bytes 0 to 3 and 4 to 7. With
-// `code` 8 * (exponent + 6) they are 0, code, code + 8, + 12, + 16, + 20, + 24, + 28: the step from
-// 0.5 to 1 is one binade, later steps are half a binade.
-struct Magnitudes {
-  std::uint32_t low;
-  std::uint32_t high;
-};
-
-__device__ __forceinline__ Magnitudes magnitudes(std::uint32_t code) {
-  return {code * 0x01010100u + 0x0C080000u, code * 0x01010101u + 0x1C181410u};
+// Exact here: the factor is a power of two, and the product is no subnormal.
+__device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t result;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
 }
 
-constexpr std::uint32_t kUnitCode = 48;  // exponent 0
+constexpr std::uint32_t kPair = 0x81C081C0u;    // where a pair's codes have to be
+constexpr std::uint32_t kFourth = 0x001B001Bu;  // where the word has those of the fourth pair
+// Copies of them 2, 7 and 12 bits up: their mantissas, exponents and signs are in place, and no two
+// bits of the sum meet.
+constexpr std::uint32_t kSpread = 1u << 2 | 1u << 7 | 1u << 12;
 
-// Eight weights: four E4M3 codes each of the first and the second half of the group.
-__device__ __forceinline__ void decode(std::uint32_t word, const Magnitudes& table,
-                                       std::uint32_t& first, std::uint32_t& second) {
-  const std::uint32_t selectors = word & 0x77777777u;
-  first = permute_bytes(table.low, table.high, selectors) | (word & 0x80808080u);
-  second = permute_bytes(table.low, table.high, selectors >> 16) | (word << 4 & 0x80808080u);
+__device__ __forceinline__ std::uint32_t rotate_right(std::uint32_t word, int bits) {
+  return __funnelshift_r(word, word, bits);
 }
 
-// kCount floats of shared memory, issued here: the compiler would load them after the next wait.
-template <int kCount>
-__device__ __forceinline__ void load_early(float (&values)[kCount], std::uint32_t address) {
-#pragma unroll
-  for (int i = 0; i + 4 <= kCount; i += 4) {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(values[i]), "=f"(values[i + 1]), "=f"(values[i + 2]), "=f"(values[i + 3])
-                 : "r"(address + 4 * i));
-  }
-  if constexpr (kCount % 4 == 2) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(values[kCount - 2]), "=f"(values[kCount - 1])
-                 : "r"(address + 4 * (kCount - 2)));
-  }
+// A word's eight weights, four pairs of neighbours 8 columns apart.
+__device__ __forceinline__ void decode_word(std::uint32_t word, std::uint32_t scale,
+                                            std::uint32_t& first, std::uint32_t& second,
+                                            std::uint32_t& third, std::uint32_t& fourth) {
+  first = multiply_bf16x2(word & kPair, scale);
+  second = multiply_bf16x2(rotate_right(word, 3) & kPair, scale);
+  third = multiply_bf16x2(rotate_right(word, 6) & kPair, scale);
+  fourth = multiply_bf16x2((word & kFourth) * kSpread & kPair, scale);
 }
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-using hopper::wgmma_pin_registers;
-
-// Starts D = A B of group `step` of a chunk; the registers belong to it until finish<> says so.
-template <int kTokens>
-__device__ __forceinline__ void start(float (&d)[kTokens / 2], std::uint32_t (&a)[4],
-                                      std::uint32_t tokens, int step) {
-  constexpr std::uint64_t kLayout =
-      std::uint64_t{1} << 62 | std::uint64_t{1024 / 16} << 32 | std::uint64_t{1} << 16;
-  hopper::wgmma_fence();
-  hopper::wgmma_fp8_registers<false>(d, a, kLayout | ((tokens >> 4) + 2 * step));
-  hopper::wgmma_commit();
+// The fragments of two instructions, a[0..3] and a[4..7], from the words of rows g and g + 8.
+__device__ __forceinline__ void decode_group(std::uint32_t word0, std::uint32_t word1,
+                                             std::uint32_t scale0, std::uint32_t scale1,
+                                             std::uint32_t* a) {
+  decode_word(word0, scale0, a[0], a[2], a[4], a[6]);
+  decode_word(word1, scale1, a[1], a[3], a[5], a[7]);
 }
 
-// Until at most kPending later products run.
-template <int kPending, int kCount>
-__device__ __forceinline__ void finish(float (&d)[kCount], std::uint32_t (&a)[4]) {
-  hopper::wgmma_wait_registers<kPending>();
-  wgmma_pin_registers(d);
-  wgmma_pin_registers(a);
+// Byte `group` of the four of a row in a chunk, an exponent with bias 127, as bf16x2.
+__device__ __forceinline__ std::uint32_t scale_of(std::uint32_t bytes, int group) {
+  return permute_bytes(bytes, 0, 0x4440u + group) * 0x00800080u;
 }
-
-#else
-
-__device__ __forceinline__ std::uint32_t load_shared_word(std::uint32_t address) {
-  std::uint32_t word;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address));
-  return word;
-}
-
-template <int kTokens>
-__device__ __forceinline__ void start(float (&d)[kTokens / 2], std::uint32_t (&a)[4],
-                                      std::uint32_t tokens, int step) {
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int q = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-    const std::uint32_t row = tokens + (8 * j + g) * kChunk + 4 * q;
-    const std::uint32_t b0 = load_shared_word(row + ((2 * step) ^ g) * 16);
-    const std::uint32_t b1 = load_shared_word(row + ((2 * step + 1) ^ g) * 16);
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
-        : "=f"(d[4 * j]), "=f"(d[4 * j + 1]), "=f"(d[4 * j + 2]), "=f"(d[4 * j + 3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
-  }
-}
-
-template <int kPending, int kCount>
-__device__ __forceinline__ void finish(float (&)[kCount], std::uint32_t (&)[4]) {}
-
-#endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 }  // namespace deepinfer::kernels::moe_gemm

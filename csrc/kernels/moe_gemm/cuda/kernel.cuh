@@ -11,7 +11,7 @@
 
 namespace deepinfer::kernels::moe_gemm {
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL)
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <int kCount>
 __device__ __forceinline__ void keep_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -31,14 +31,10 @@ __device__ __forceinline__ void take_registers() {}
 
 // Barrier of one warpgroup; 0 is the whole block's.
 __device__ __forceinline__ void meet(int warpgroup) {
-  if (warpgroup == 0) {
-    asm volatile("bar.sync 1, 128;" ::: "memory");
-  } else {
-    asm volatile("bar.sync 2, 128;" ::: "memory");
-  }
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
 }
 
-// One warpgroup's share of a piece of work.
+// One packed tile's share of a piece of work.
 struct Tile {
   int warpgroup;
   int index;  // of the feature tile
@@ -50,46 +46,55 @@ struct Tile {
 
 // Multiplies and stores with the smallest instruction that holds the tile's rows; `kTokens` of
 // them.
-template <int kTokens, bool kFolded, typename Config, typename Epilogue>
-__device__ __forceinline__ void run(const Tile& tile, Feed<Config>& feed, const Lane& lane,
-                                    const Epilogue& epilogue,
+template <int kTokens, typename Config, typename Epilogue>
+__device__ __forceinline__ void run(const Problem& problem, const Work& work, Feed<Config>& feed,
+                                    const Lane& lane, const Epilogue& epilogue,
                                     typename Epilogue::template Scratch<Config::kTokens>& scratch) {
-  float sum[kTokens / 2];
-  multiply<kTokens, kFolded>(sum, feed, lane);
-  epilogue.template store<kTokens>(sum, tile, lane, scratch);
+  constexpr int kTiles = Config::kTiles;
+  float sums[kTiles][kTokens / 2];
+  multiply<kTokens>(sums, feed, lane);
+  const int first = kPairs * kPairTiles * work.quad + kTiles * feed.warpgroup;
+  if (first >= kPairTiles * problem.pairs) return;
+  const std::int64_t tiles = static_cast<std::int64_t>(work.expert) * problem.pairs * kPairTiles;
+  const float* factors =
+      problem.row_factor + (tiles + first) * kTileRows + 16 * lane.warp + lane.g;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const Tile tile{feed.warpgroup,
+                    first + t,
+                    work.first_row,
+                    work.rows,
+                    __ldg(factors + t * kTileRows),
+                    __ldg(factors + t * kTileRows + 8)};
+    epilogue.template store<kTokens>(sums[t], tile, lane, scratch);
+  }
 }
 
-template <typename Config, bool kFolded, typename Epilogue>
+template <typename Config, typename Epilogue>
 __device__ __forceinline__ void consume(const Problem& problem, const Epilogue& epilogue,
-                                        Shared<Config, Epilogue>& shared, Schedule<Config> schedule,
-                                        int warpgroup) {
+                                        Shared<Config, Epilogue>& shared, int warpgroup) {
   const Lane lane;
-  Feed<Config> feed{&shared.stages, {}, problem.stages, warpgroup};
+  Schedule<Config> schedule(problem, shared.first_tile, shared.first_row);
+  Feed<Config> feed{&shared.stages, {}, problem.chunks, warpgroup};
   auto& scratch = shared.scratch[warpgroup];
   Work work;
   while (schedule.next(work)) {
-    const int index = 2 * work.pair + warpgroup;
-    const float* factors =
-        problem.row_factor +
-        (static_cast<std::int64_t>(work.expert) * 2 * problem.pairs + index) * kTileRows +
-        16 * lane.warp + lane.g;
-    const Tile tile{warpgroup, index,          work.first_row,
-                    work.rows, __ldg(factors), __ldg(factors + 8)};
-    constexpr int kStep = Config::kTokens / 4;
-    if (tile.rows <= kStep) {
-      run<kStep, kFolded>(tile, feed, lane, epilogue, scratch);
-    } else if (tile.rows <= 2 * kStep) {
-      run<2 * kStep, kFolded>(tile, feed, lane, epilogue, scratch);
-    } else if (tile.rows <= 3 * kStep) {
-      run<3 * kStep, kFolded>(tile, feed, lane, epilogue, scratch);
+    constexpr int kStep = Config::kBox;
+    static_assert(4 * kStep == Config::kTokens);
+    if (work.rows <= kStep) {
+      run<kStep>(problem, work, feed, lane, epilogue, scratch);
+    } else if (work.rows <= 2 * kStep) {
+      run<2 * kStep>(problem, work, feed, lane, epilogue, scratch);
+    } else if (work.rows <= 3 * kStep) {
+      run<3 * kStep>(problem, work, feed, lane, epilogue, scratch);
     } else {
-      run<4 * kStep, kFolded>(tile, feed, lane, epilogue, scratch);
+      run<4 * kStep>(problem, work, feed, lane, epilogue, scratch);
     }
   }
 }
 
-template <typename Config, bool kFolded, typename Epilogue>
-__global__ void __launch_bounds__(kThreads, Config::kBlocks)
+template <typename Config, typename Epilogue>
+__global__ void __launch_bounds__(kThreads<Config>, 1)
     grouped_product(const __grid_constant__ CUtensorMap map, const Problem problem,
                     const Epilogue epilogue) {
   extern __shared__ std::uint8_t dynamic[];
@@ -99,8 +104,8 @@ __global__ void __launch_bounds__(kThreads, Config::kBlocks)
   if (threadIdx.x == 0) {
     hopper::prefetch_tensor_map(&map);
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      hopper::mbarrier_init(&shared.stages.full[stage], 1 + Config::kScaleWarps);
-      hopper::mbarrier_init(&shared.stages.empty[stage], 4 * kConsumers);
+      hopper::mbarrier_init(&shared.stages.full[stage], 1);
+      hopper::mbarrier_init(&shared.stages.empty[stage], 4 * Config::kWarpgroups);
     }
     hopper::mbarrier_init_fence();
   }
@@ -108,20 +113,16 @@ __global__ void __launch_bounds__(kThreads, Config::kBlocks)
   hopper::allow_dependent_launch();
   plan<Config>(problem, shared.first_tile, shared.first_row);
   __syncthreads();
-  const Schedule<Config> schedule(problem, shared.first_tile, shared.first_row);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
-  if (warp >= 4 * kConsumers) {
+  if (warp >= 4 * Config::kWarpgroups) {
     keep_registers<Config::kProducerRegisters>();
-    const int helper = warp - 4 * kConsumers;
-    if (helper == 0) {
-      if (threadIdx.x % 32 == 0) copy_tiles<Config>(map, problem, shared.stages, schedule);
-    } else if (helper <= Config::kScaleWarps) {
-      const int lane = static_cast<int>(threadIdx.x) - 32 * (4 * kConsumers + 1);
-      write_scales<Config>(problem, shared.stages, schedule, lane);
+    if (threadIdx.x == 128 * Config::kWarpgroups) {
+      copy_tiles<Config>(map, problem, shared.stages,
+                         Schedule<Config>(problem, shared.first_tile, shared.first_row));
     }
   } else {
     take_registers<Config::kConsumerRegisters>();
-    consume<Config, kFolded>(problem, epilogue, shared, schedule, warp / 4);
+    consume<Config>(problem, epilogue, shared, warp / 4);
   }
 }
 
@@ -138,14 +139,31 @@ inline int multiprocessors(int& device) {
   return count;
 }
 
-template <typename Config, bool kFolded, typename Epilogue>
-int launch(const std::uint8_t* x, const Problem& problem, std::int64_t k, const Epilogue& epilogue,
-           cudaStream_t stream) {
+// A bf16 matrix [rows, cols], C-contiguous, read in boxes of box_rows x 64 columns with the
+// 128-byte swizzle; outside of the matrix are zeros. cols % 8 == 0, 16-byte aligned base.
+inline cudaError_t map_bf16_rows(CUtensorMap* map, const void* base, std::int64_t rows,
+                                 std::int64_t cols, std::uint32_t box_rows) {
+  const hopper::EncodeTensorMap encode = hopper::encode_tensor_map();
+  if (encode == nullptr) return cudaErrorNotSupported;
+  const cuuint64_t extent[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(2 * cols)};
+  const cuuint32_t box[2] = {kPanel, box_rows};
+  const cuuint32_t step[2] = {1, 1};
+  const CUresult result =
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(base), extent, stride, box,
+             step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <typename Config, typename Epilogue>
+int launch_product(const void* x, const Problem& problem, std::int64_t k,
+                   const Epilogue& epilogue, cudaStream_t stream) {
   constexpr std::size_t kShared = sizeof(Shared<Config, Epilogue>) + 1024;
   static_assert(kShared <= 227 * 1024);
   constexpr int kDevices = 64;
   static std::atomic<bool> prepared[kDevices];
-  const auto kernel = grouped_product<Config, kFolded, Epilogue>;
+  const auto kernel = grouped_product<Config, Epilogue>;
   int device = 0;
   const int count = multiprocessors(device);
   if (count == 0 || device >= kDevices) return cudaErrorInvalidDevice;
@@ -156,58 +174,50 @@ int launch(const std::uint8_t* x, const Problem& problem, std::int64_t k, const 
     prepared[device].store(true, std::memory_order_release);
   }
   CUtensorMap map;
-  if (const cudaError_t error = hopper::map_byte_rows(&map, x, problem.rows, k, Config::kBox);
+  if (const cudaError_t error = map_bf16_rows(&map, x, problem.rows, k, Config::kBox);
       error != cudaSuccess) {
     return error;
   }
-  return hopper::launch_dependent(kernel, dim3(count * Config::kBlocks), dim3(kThreads), kShared,
-                                  stream, map, problem, epilogue);
+  return hopper::launch_dependent(kernel, dim3(count), dim3(kThreads<Config>), kShared, stream, map, problem,
+                                  epilogue);
 }
 
-// Rows per expert up to which the narrow tile is faster, on average.
-constexpr std::int64_t kNarrowRows = 16;
-
 template <typename Epilogue>
-int launch(const std::uint8_t* x, const Problem& problem, std::int64_t k, std::int64_t folded,
-           std::int64_t tile, const Epilogue& epilogue, cudaStream_t stream) {
-  const std::int64_t experts = problem.experts;
-  const bool narrow = tile == 0 ? problem.rows <= kNarrowRows * experts : tile == Narrow::kTokens;
-  if (narrow) {
-    return folded != 0 ? launch<Narrow, true>(x, problem, k, epilogue, stream)
-                       : launch<Narrow, false>(x, problem, k, epilogue, stream);
-  }
-  return folded != 0 ? launch<Wide, true>(x, problem, k, epilogue, stream)
-                     : launch<Wide, false>(x, problem, k, epilogue, stream);
+int launch(const void* x, const Problem& problem, std::int64_t k, std::int64_t tile,
+           const Epilogue& epilogue, cudaStream_t stream) {
+  const bool small =
+      tile == 0 ? problem.rows <= Small::kTokens * problem.experts : tile == Small::kTokens;
+  return small ? launch_product<Small>(x, problem, k, epilogue, stream)
+               : launch_product<Large>(x, problem, k, epilogue, stream);
 }
 
 // What both products ask of their arguments; features: rows of an expert's matrix.
-inline bool allowed(const std::uint8_t* x, const Problem& problem, std::int64_t rows,
-                    std::int64_t experts, std::int64_t k, std::int64_t features,
-                    std::int64_t folded, std::int64_t tile) {
+inline bool allowed(const void* x, const Problem& problem, std::int64_t rows, std::int64_t experts, std::int64_t k,
+                    std::int64_t features, std::int64_t tile) {
   constexpr std::int64_t kMost = std::int64_t{1} << 20;
   if (rows < 0 || rows > 0x7FFFFFFF || experts < 1 || experts > kMaxExperts) return false;
   if (k < 32 || k > kMost || k % 32 != 0) return false;
   if (features < 32 || features > kMost || features % 32 != 0) return false;
-  if (folded < 0 || folded > 1) return false;
-  if (tile != 0 && tile != Narrow::kTokens && tile != Wide::kTokens) return false;
+  if (tile != 0 && tile != Small::kTokens && tile != Large::kTokens) return false;
   if (!aligned(problem.offsets) || !aligned(problem.weight) || !aligned(problem.row_factor)) {
     return false;
   }
-  return rows == 0 || (aligned(x) && aligned(problem.x_scale));
+  return rows == 0 || aligned(x);
 }
 
-inline Problem problem_of(const std::uint8_t* x_scale, const std::int32_t* offsets,
-                          const std::uint8_t* weight, const float* row_factor, std::int64_t rows,
-                          std::int64_t experts, std::int64_t k, std::int64_t features) {
-  return {x_scale,
-          offsets,
+inline Problem problem_of(const std::int32_t* offsets, const std::uint8_t* weight,
+                          const float* row_factor, std::int64_t rows, std::int64_t experts,
+                          std::int64_t k, std::int64_t features) {
+  const auto pairs = static_cast<int>((features + kPairTiles * kTileRows - 1) / (kPairTiles * kTileRows));
+  return {offsets,
           weight,
           row_factor,
           static_cast<int>(rows),
           static_cast<int>(experts),
-          static_cast<int>(k / 32),
-          static_cast<int>((k + kDepth * kChunk - 1) / (kDepth * kChunk)),
-          static_cast<int>((features + 2 * kTileRows - 1) / (2 * kTileRows))};
+          static_cast<int>((k + kChunk - 1) / kChunk),
+          static_cast<int>((k + 2 * kChunk - 1) / (2 * kChunk)) * 2,
+          pairs,
+          (pairs + kPairs - 1) / kPairs};
 }
 
 }  // namespace deepinfer::kernels::moe_gemm

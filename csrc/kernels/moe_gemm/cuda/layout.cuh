@@ -5,53 +5,51 @@
 
 namespace deepinfer::kernels::moe_gemm {
 
-constexpr int kTileRows = 64;  // features of one warpgroup
-constexpr int kChunk = 128;    // columns of a packed block
-constexpr int kDepth = 2;      // chunks of a pipeline stage
+constexpr int kTileRows = 64;  // features of a packed tile and of a matrix instruction
+constexpr int kPairTiles = 2;  // packed tiles that lie side by side
+constexpr int kPairs = 2;      // of a block: 256 features
+constexpr int kChunk = 128;    // columns of a packed block and of a stage
+constexpr int kPanel = 64;     // columns of a panel of tokens: 128 bytes of bf16
 constexpr int kGroups = kChunk / 32;
-constexpr int kSteps = kDepth * kGroups;  // matrix instructions along a stage: one per group of 32
 constexpr int kCodeBytes = kTileRows * kChunk / 2;
 constexpr int kBlockBytes = kCodeBytes + kTileRows * kGroups;
-constexpr int kConsumers = 2;  // warpgroups that multiply; one more feeds them
-constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kPairBytes = kPairTiles * kBlockBytes;  // of a chunk
 constexpr int kMaxExperts = 512;
 
-// Few rows per expert: two blocks on a multiprocessor hide each other's waits.
-struct Narrow {
-  static constexpr int kTokens = 32;  // of a tile
-  static constexpr int kBox = 8;      // token rows of one copy
-  static constexpr int kStages = 3;
-  static constexpr int kBlocks = 2;  // on a multiprocessor
-  static constexpr int kScaleWarps = 1;
-  static constexpr int kConsumerRegisters = 104;
+// Few tokens: decoding is what takes time, and four warps per scheduler hide its latency.
+struct Small {
+  static constexpr int kTokens = 64;  // of a tile
+  static constexpr int kBox = 16;     // token rows of one copy, and what N is a multiple of
+  static constexpr int kStages = 6;
+  static constexpr int kWarpgroups = 4;  // that multiply
+  static constexpr int kTiles = 1;       // packed tiles of each
+  static constexpr int kConsumerRegisters = 112;
   static constexpr int kProducerRegisters = 32;
 };
 
-struct Wide {
+// Many: the matrix unit is, and the sums need the registers.
+struct Large {
   static constexpr int kTokens = 128;
   static constexpr int kBox = 32;
-  static constexpr int kStages = 3;
-  static constexpr int kBlocks = 1;
-  static constexpr int kScaleWarps = 2;
+  static constexpr int kStages = 4;
+  static constexpr int kWarpgroups = 2;
+  static constexpr int kTiles = 2;
   static constexpr int kConsumerRegisters = 232;
   static constexpr int kProducerRegisters = 40;
 };
 
-// Activation scales of a stage as floats [step][q][pitch]: token 8 j + 2 q + c at 2 j + c, so that
-// a thread reads the tokens of its accumulators in 16-byte words; the pitch avoids bank conflicts.
 template <typename Config>
-constexpr int kScalePitch = Config::kTokens / 4 + 4;
+inline constexpr int kThreads = 128 * (Config::kWarpgroups + 1);
 
 template <typename Config>
 struct Stages {
   static constexpr int kCount = Config::kStages;
-  static constexpr int kTokenBytes = Config::kTokens * kChunk;  // of a chunk
-  static constexpr int kWeightBytes = kDepth * kConsumers * kBlockBytes;
-  static constexpr int kScales = kSteps * 4 * kScalePitch<Config>;
+  static constexpr int kPanelBytes = Config::kTokens * kPanel * 2;
+  static constexpr int kWeightBytes = kPairs * kPairBytes;
+  static_assert(Config::kWarpgroups * Config::kTiles == kPairs * kPairTiles);
 
-  alignas(1024) std::uint8_t tokens[kCount][kDepth * kTokenBytes];
+  alignas(1024) std::uint8_t tokens[kCount][kChunk / kPanel * kPanelBytes];
   alignas(128) std::uint8_t weights[kCount][kWeightBytes];
-  alignas(16) float scales[kCount][kScales];
   alignas(8) std::uint64_t full[kCount];
   std::uint64_t empty[kCount];
 };
@@ -59,7 +57,7 @@ struct Stages {
 template <typename Config, typename Epilogue>
 struct Shared {
   Stages<Config> stages;
-  alignas(16) typename Epilogue::template Scratch<Config::kTokens> scratch[kConsumers];
+  alignas(16) typename Epilogue::template Scratch<Config::kTokens> scratch[Config::kWarpgroups];
   int first_tile[kMaxExperts + 1];
   int first_row[kMaxExperts + 1];
 };
@@ -79,15 +77,15 @@ struct Ring {
 };
 
 struct Problem {
-  const std::uint8_t* x_scale;
   const std::int32_t* offsets;
   const std::uint8_t* weight;
   const float* row_factor;
   int rows;
   int experts;
-  int groups;  // k / 32
-  int stages;  // along k, chunks beyond it being zeros
-  int pairs;   // of tiles, per expert
+  int chunks;         // along k, those that hold columns
+  int packed_chunks;  // of a pair: an even number
+  int pairs;          // of packed tiles, per expert
+  int quads;          // of two pairs: the features of a block; the last may be half
 };
 
 }  // namespace deepinfer::kernels::moe_gemm

@@ -26,17 +26,30 @@ __device__ __forceinline__ std::uint32_t scale_code(float largest) {
   return (bits >> 23) + ((bits & 0x7FFFFFu) != 0 ? 1u : 0u);
 }
 
+// A power of two: exact.
+__device__ __forceinline__ float reciprocal(float power) {
+  return __uint_as_float(0x7F000000u - __float_as_uint(power));
+}
+
+__device__ __forceinline__ float2 through_e4m3(float first, float second) {
+  const __nv_fp8x2_storage_t codes =
+      __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
+  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+}
+
 struct SwigluQuantise {
+  static constexpr int kPart = 32;  // tokens that pass through shared memory at a time
+
   template <int kTokens>
   struct Scratch {
     float largest[4][kTokens];  // of a warp's eight channels
     float weight[kTokens];      // routing weights, then reciprocal scales
-    alignas(16) std::uint8_t codes[kTokens][32];
+    // 16 bytes a token more than needed, against bank conflicts.
+    alignas(16) __nv_bfloat16 values[kTokens < kPart ? kTokens : kPart][32 + 8];
   };
 
   const float* routing;
-  std::uint8_t* h;
-  std::uint8_t* h_scale;
+  __nv_bfloat16* h;
   int channels;
   float limit;
 
@@ -67,24 +80,32 @@ struct SwigluQuantise {
     }
   }
 
-  // One thread per token: the scale of its 32 channels, and its reciprocal for the others.
+  // One thread per token: the reciprocal of the scale of its 32 channels, a power of two.
   template <int kTokens, typename S>
-  __device__ __forceinline__ void choose_scales(const Tile& tile, const Lane& lane,
-                                                S& scratch) const {
+  __device__ __forceinline__ void choose_scales(const Lane& lane, S& scratch) const {
     const int token = lane.thread;
-    if (token >= min(kTokens, tile.rows)) return;
+    if (token >= kTokens) return;
     const float largest = fmaxf(fmaxf(scratch.largest[0][token], scratch.largest[1][token]),
                                 fmaxf(scratch.largest[2][token], scratch.largest[3][token]));
-    const std::uint32_t code = scale_code(largest);
-    scratch.weight[token] = __uint_as_float((254u - code) << 23);
-    if (32 * tile.index >= channels) return;  // a tile of padding
-    const std::int64_t row = tile.first_row + token;
-    h_scale[row * (channels / 32) + tile.index] = static_cast<std::uint8_t>(code);
+    scratch.weight[token] = __uint_as_float((254u - scale_code(largest)) << 23);
+  }
+
+  // The activations of tokens 8 j to 8 j + 7, rounded to E4M3 at their scales, as bf16 rows.
+  template <typename S>
+  __device__ __forceinline__ void round(const float (&sum)[2], const Lane& lane, S& scratch, int j,
+                                        int row) const {
+    const float2 factor = *reinterpret_cast<const float2*>(&scratch.weight[8 * j + 2 * lane.q]);
+    const float2 value = through_e4m3(sum[0] * factor.x, sum[1] * factor.y);
+    __nv_bfloat16* to = &scratch.values[row + 2 * lane.q][8 * lane.warp + lane.g];
+    to[0] = __float2bfloat16_rn(value.x * reciprocal(factor.x));
+    to[sizeof(scratch.values[0]) / sizeof(to[0])] =
+        __float2bfloat16_rn(value.y * reciprocal(factor.y));
   }
 
   template <int kTokens, typename S>
   __device__ __forceinline__ void store(float (&sum)[kTokens / 2], const Tile& tile,
                                         const Lane& lane, S& scratch) const {
+    meet(tile.warpgroup);  // the tile before has left the scratch memory
     if (lane.thread < kTokens) {
       scratch.weight[lane.thread] =
           __ldg(routing + tile.first_row + min(lane.thread, tile.rows - 1));
@@ -92,22 +113,25 @@ struct SwigluQuantise {
     meet(tile.warpgroup);
     activate<kTokens>(sum, tile, lane, scratch);
     meet(tile.warpgroup);
-    choose_scales<kTokens>(tile, lane, scratch);
-    meet(tile.warpgroup);
+    choose_scales<kTokens>(lane, scratch);
+    constexpr int kNow = kTokens < kPart ? kTokens : kPart;
 #pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
-      const int token = 8 * j + 2 * lane.q;
-      const float2 factor = *reinterpret_cast<const float2*>(&scratch.weight[token]);
-      std::uint8_t* to = &scratch.codes[token][8 * lane.warp + lane.g];
-      to[0] = __nv_cvt_float_to_fp8(sum[4 * j] * factor.x, __NV_SATFINITE, __NV_E4M3);
-      to[32] = __nv_cvt_float_to_fp8(sum[4 * j + 1] * factor.y, __NV_SATFINITE, __NV_E4M3);
-    }
-    meet(tile.warpgroup);
-    if (32 * tile.index >= channels) return;
-    for (int i = lane.thread; i < 2 * min(kTokens, tile.rows); i += 128) {
-      const std::int64_t row = tile.first_row + i / 2;
-      *reinterpret_cast<uint4*>(h + row * channels + 32 * tile.index + 16 * (i % 2)) =
-          *reinterpret_cast<const uint4*>(&scratch.codes[i / 2][16 * (i % 2)]);
+    for (int part = 0; part < kTokens; part += kNow) {
+      meet(tile.warpgroup);
+#pragma unroll
+      for (int j = part / 8; j < min(part + kNow, kTokens) / 8; ++j) {
+        const float two[2] = {sum[4 * j], sum[4 * j + 1]};
+        round(two, lane, scratch, j, 8 * j - part);
+      }
+      meet(tile.warpgroup);
+      if (32 * tile.index >= channels) continue;  // a tile of padding
+      for (int i = lane.thread; i < 4 * kNow; i += 128) {
+        const int token = part + i / 4;
+        if (token >= tile.rows) break;
+        const std::int64_t row = tile.first_row + token;
+        *reinterpret_cast<uint4*>(h + row * channels + 32 * tile.index + 8 * (i % 4)) =
+            *reinterpret_cast<const uint4*>(&scratch.values[i / 4][8 * (i % 4)]);
+      }
     }
   }
 };
@@ -115,22 +139,19 @@ struct SwigluQuantise {
 }  // namespace
 }  // namespace deepinfer::kernels::moe_gemm
 
-extern "C" int deepinfer_cuda_moe_gemm_w13(const std::uint8_t* x, const std::uint8_t* x_scale,
-                                           const std::int32_t* offsets, const std::uint8_t* weight,
-                                           const float* row_factor, const float* routing,
-                                           std::uint8_t* h, std::uint8_t* h_scale,
-                                           std::int64_t rows, std::int64_t experts, std::int64_t k,
-                                           std::int64_t channels, std::int64_t folded,
-                                           std::int64_t tile, float limit, void* stream) {
+extern "C" int deepinfer_cuda_moe_gemm_w13(const void* x, const std::int32_t* offsets,
+                                           const std::uint8_t* weight, const float* row_factor,
+                                           const float* routing, void* h, std::int64_t rows,
+                                           std::int64_t experts, std::int64_t k,
+                                           std::int64_t channels, std::int64_t tile, float limit,
+                                           void* stream) {
   using namespace deepinfer::kernels::moe_gemm;
-  const Problem problem =
-      problem_of(x_scale, offsets, weight, row_factor, rows, experts, k, 2 * channels);
   if (channels < 32 || channels % 32 != 0) return cudaErrorInvalidValue;
-  if (!allowed(x, problem, rows, experts, k, 2 * channels, folded, tile)) {
-    return cudaErrorInvalidValue;
-  }
+  const Problem problem = problem_of(offsets, weight, row_factor, rows, experts, k, 2 * channels);
+  if (!allowed(x, problem, rows, experts, k, 2 * channels, tile)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
-  if (!aligned(routing) || !aligned(h) || !aligned(h_scale)) return cudaErrorInvalidValue;
-  const SwigluQuantise epilogue{routing, h, h_scale, static_cast<int>(channels), limit};
-  return launch(x, problem, k, folded, tile, epilogue, static_cast<cudaStream_t>(stream));
+  if (!aligned(routing) || !aligned(h)) return cudaErrorInvalidValue;
+  const SwigluQuantise epilogue{routing, static_cast<__nv_bfloat16*>(h),
+                                static_cast<int>(channels), limit};
+  return launch(x, problem, k, tile, epilogue, static_cast<cudaStream_t>(stream));
 }

@@ -72,16 +72,16 @@ struct Bf16Rows {
 }  // namespace
 }  // namespace deepinfer::kernels::moe_gemm
 
-extern "C" int deepinfer_cuda_moe_gemm_w2(const std::uint8_t* x, const std::uint8_t* x_scale,
-                                          const std::int32_t* offsets, const std::uint8_t* weight,
-                                          const float* row_factor, void* out, std::int64_t rows,
-                                          std::int64_t experts, std::int64_t k, std::int64_t n,
-                                          std::int64_t folded, std::int64_t tile, void* stream) {
+extern "C" int deepinfer_cuda_moe_gemm_w2(const void* x, const std::int32_t* offsets,
+                                          const std::uint8_t* weight, const float* row_factor,
+                                          void* out, std::int64_t rows, std::int64_t experts,
+                                          std::int64_t k, std::int64_t n, std::int64_t tile,
+                                          void* stream) {
   using namespace deepinfer::kernels::moe_gemm;
-  const Problem problem = problem_of(x_scale, offsets, weight, row_factor, rows, experts, k, n);
-  if (!allowed(x, problem, rows, experts, k, n, folded, tile)) return cudaErrorInvalidValue;
+  const Problem problem = problem_of(offsets, weight, row_factor, rows, experts, k, n);
+  if (!allowed(x, problem, rows, experts, k, n, tile)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   if (!aligned(out)) return cudaErrorInvalidValue;
   const Bf16Rows epilogue{static_cast<std::uint8_t*>(out), static_cast<int>(n)};
-  return launch(x, problem, k, folded, tile, epilogue, static_cast<cudaStream_t>(stream));
+  return launch(x, problem, k, tile, epilogue, static_cast<cudaStream_t>(stream));
 }
