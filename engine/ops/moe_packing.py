@@ -78,6 +78,13 @@ def _tiles(x: torch.Tensor, gated: bool) -> torch.Tensor:
     return torch.cat([x, x.new_zeros(x.shape[0] % 2, *x.shape[1:])])
 
 
+def _rotate(scales: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint8 [..., K] -> [..., K / 4, 4]: every four bytes as a word, rotated left by ``bits``."""
+    words = scales.contiguous().view(torch.int32).long() & 0xFFFFFFFF
+    turned = (words << bits | words >> (32 - bits)) & 0xFFFFFFFF
+    return turned.to(torch.uint32).contiguous().view(torch.uint8).unflatten(-1, (-1, 4))
+
+
 def _pack_expert(weight: torch.Tensor, scale: torch.Tensor, top: torch.Tensor, gated: bool) -> torch.Tensor:
     """uint8 [P, Q, 2, 4352]."""
     codes = torch.stack([weight & 15, weight >> 4], dim=-1).flatten(1)
@@ -96,7 +103,7 @@ def _pack_expert(weight: torch.Tensor, scale: torch.Tensor, top: torch.Tensor, g
     # [tile, chunk, half, w, g, q, s, r]
     words = words.to(torch.uint32).permute(0, 4, 5, 1, 3, 7, 6, 2).contiguous()
     tiles, chunks = words.shape[:2]
-    scales = _tiles(bytes_of, gated).unflatten(4, (-1, 4)).permute(0, 4, 1, 2, 3, 5)
+    scales = _rotate(_tiles(bytes_of, gated), 7).permute(0, 4, 1, 3, 2, 5)  # [tile, chunk, w, g, r, byte]
     block = torch.cat([words.view(torch.uint8).reshape(tiles, chunks, -1), scales.reshape(tiles, chunks, -1)], dim=2)
     halves: torch.Tensor = block.unflatten(0, (-1, 2)).transpose(1, 2).contiguous()
     return halves
@@ -117,7 +124,8 @@ def unpack(weight: torch.Tensor, row_factor: torch.Tensor, *, gated: bool) -> to
             value[..., p // 2, p % 2, h] = table[code]
     # From [tile, chunk, half, w, g, q, s, r, i, b, h] to [tile, w, r, g, chunk, half, s, i, b, q, h].
     value = value.permute(0, 3, 7, 4, 1, 2, 6, 8, 9, 5, 10).reshape(tiles, 4, 2, 8, -1)
-    stored = block[..., CODE_BYTES:].view(tiles, chunks, 4, 2, 8, 4).permute(0, 2, 3, 4, 1, 5).flatten(4).double()
+    scales = block[..., CODE_BYTES:].view(tiles, chunks, 4, 8, 2, 4).permute(0, 2, 4, 3, 1, 5).flatten(4)
+    stored = _rotate(scales, 25).flatten(4).double()
     factor = row_factor.view(tiles, 4, 2, 8, 1).double()
     value = value * torch.exp2(stored - (TOP + BIAS)).repeat_interleave(GROUP, 4) * factor
     return value.movedim(2, 0).flatten(0, 3) if gated else value.flatten(0, 3)

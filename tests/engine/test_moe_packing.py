@@ -59,7 +59,9 @@ def test_a_code_lies_where_the_contract_says(column: int, quad: int, bits: tuple
     at = 4 * (128 + 4 * 1 + quad) + 1  # half 1, thread, word 2 s + r
     assert words.nonzero().flatten().tolist() == [at]
     assert words[at].item() & 0xFFFFFFFF == sum(1 << bit for bit in bits)
-    assert block[moe_packing.CODE_BYTES + 4 * 9 + 2].item() == moe_packing.TOP
+    scales = block[moe_packing.CODE_BYTES :].clone().view(torch.int32).view(4, 8, 2)
+    word = scales[0, 1, 1].item() & 0xFFFFFFFF  # groups 0 and 2 where bf16 has its exponent
+    assert word >> 23 & 0xFF == moe_packing.TOP and word >> 7 & 0xFF == moe_packing.TOP
     assert packed.row_factor[0, 0, 9].item() == 2.0 ** (125 - 127 + 13)
 
 
@@ -78,8 +80,11 @@ def test_the_kernels_arithmetic_gives_the_weights() -> None:
     halves = torch.stack([pairs & 0xFFFF, pairs >> 16], dim=-1).to(torch.int32).to(torch.uint16).view(torch.bfloat16)
     # [p, half, w, g, q, s, r, h] -> [w, r, g, half, s, p, q, h]: rows, then columns
     codes = halves.double().permute(2, 6, 3, 1, 5, 0, 4, 7).reshape(64, 128)
-    stored = block[moe_packing.CODE_BYTES :].view(64, 4).double()
-    found = codes * torch.exp2(stored - 127).repeat_interleave(32, 1) * packed.row_factor[0, 0].double()[:, None]
+    word = block[moe_packing.CODE_BYTES :].clone().view(torch.int32).long().view(4, 8, 2) & 0xFFFFFFFF
+    powers = [half & 0x7F807F80 for half in (word, (word >> 8) | (word << 24) & low32)]
+    scales = torch.stack([power >> shift & 0xFFFF for shift in (0, 16) for power in powers], dim=-1)
+    scales = scales.to(torch.int32).to(torch.uint16).view(torch.bfloat16).double().transpose(1, 2).reshape(64, 4)
+    found = codes * scales.repeat_interleave(32, 1) * packed.row_factor[0, 0].double()[:, None]
     assert torch.equal(found, dense(weight, scale)[0])
 
 

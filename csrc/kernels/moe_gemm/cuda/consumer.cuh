@@ -33,36 +33,53 @@ struct Feed {
   int warpgroup;
 };
 
-// Batches of a stage; batch b: tile b % kTiles, columns 64 (b / kTiles).
+// Batches of a stage: all its panels of 64 columns with one tile, then with the next.
 template <typename Config>
-inline constexpr int kBatches = Config::kTiles * kChunk / 64;
+inline constexpr int kBatches = Config::kTiles * Stages<Config>::kPanels;
 
-// The packed weights of one thread for one batch.
+// The packed weights of one thread for one batch, and the scales of its two rows in the chunk.
 struct Codes {
   uint4 words;
-  std::uint32_t row_scales[2];  // a byte per group of the chunk
+  RowScales scales[2];
 
-  // `block`: a packed tile's chunk; half: 64 columns of it.
-  __device__ __forceinline__ void load(const std::uint8_t* block, const Lane& lane, int half) {
-    words = reinterpret_cast<const uint4*>(block)[half * 128 + lane.thread];
-    const auto* scales = reinterpret_cast<const std::uint32_t*>(block + kCodeBytes);
-    row_scales[0] = scales[16 * lane.warp + lane.g];
-    row_scales[1] = scales[16 * lane.warp + 8 + lane.g];
+  // `tiles`: where enter() points; every second panel begins a packed block.
+  template <typename Config>
+  __device__ __forceinline__ void load(const std::uint8_t* tiles, const Lane& lane, int batch) {
+    const int panel = batch % Stages<Config>::kPanels;
+    const std::uint8_t* block =
+        tiles + panel / 2 * kPairBytes + batch / Stages<Config>::kPanels * kBlockBytes;
+    words = reinterpret_cast<const uint4*>(block)[panel % 2 * 128 + lane.thread];
+    if (panel % 2 != 0) return;
+    const uint2 both = reinterpret_cast<const uint2*>(block + kCodeBytes)[8 * lane.warp + lane.g];
+    scales[0].from(both.x);
+    scales[1].from(both.y);
   }
 
-  __device__ __forceinline__ void decode(std::uint32_t (&a)[16], int half) const {
-    const int group = 2 * half;
-    decode_group(words.x, words.y, scale_of(row_scales[0], group), scale_of(row_scales[1], group),
-                 a);
-    decode_group(words.z, words.w, scale_of(row_scales[0], group + 1),
-                 scale_of(row_scales[1], group + 1), a + 8);
+  // The fragments of four instructions, from two words each of rows g and g + 8.
+  template <int kHalf>
+  __device__ __forceinline__ void decode(std::uint32_t (&a)[16]) const {
+    decode_word(words.x, Scale<kHalf>{scales[0].even}, a[0], a[2], a[4], a[6]);
+    decode_word(words.y, Scale<kHalf>{scales[1].even}, a[1], a[3], a[5], a[7]);
+    decode_word(words.z, Scale<kHalf>{scales[0].odd}, a[8], a[10], a[12], a[14]);
+    decode_word(words.w, Scale<kHalf>{scales[1].odd}, a[9], a[11], a[13], a[15]);
+  }
+
+  __device__ __forceinline__ void decode(std::uint32_t (&a)[16], int batch) const {
+    if (batch % 2 == 0) {
+      decode<0>(a);
+    } else {
+      decode<1>(a);
+    }
   }
 };
 
+// Waits for the stage; its first block of the warpgroup's first tile.
 template <typename Config>
 __device__ __forceinline__ const std::uint8_t* enter(const Feed<Config>& feed) {
   hopper::mbarrier_wait(&feed.stages->full[feed.ring.stage], feed.ring.phase);
-  return feed.stages->weights[feed.ring.stage] + feed.warpgroup * (Config::kTiles * kBlockBytes);
+  const int tile = Config::kTiles * feed.warpgroup;
+  return feed.stages->weights[feed.ring.stage] +
+         tile / kPairTiles * Stages<Config>::kPairBytesOfStage + tile % kPairTiles * kBlockBytes;
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -83,8 +100,8 @@ __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens /
     for (int i = 0; i < kTokens / 2; ++i) sums[tile][i] = 0.0f;
   }
   Codes codes;
-  const std::uint8_t* pair = enter(feed);
-  codes.load(pair, lane, 0);
+  const std::uint8_t* tiles = enter(feed);
+  codes.template load<Config>(tiles, lane, 0);
   codes.decode(ahead, 0);
 #pragma unroll 1
   for (int left = feed.count; left > 0; --left) {
@@ -101,23 +118,23 @@ __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens /
       hopper::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        const std::uint32_t b = tokens + (batch / kTiles * S::kPanelBytes) / 16 + 2 * step;
-        hopper::wgmma_bf16_registers(sums[batch % kTiles], now[4 * step], now[4 * step + 1],
+        const std::uint32_t b = tokens + (batch % S::kPanels * S::kPanelBytes) / 16 + 2 * step;
+        hopper::wgmma_bf16_registers(sums[batch / S::kPanels], now[4 * step], now[4 * step + 1],
                                      now[4 * step + 2], now[4 * step + 3], b);
       }
       hopper::wgmma_commit();
       if (batch + 1 < kCount) {
-        codes.load(pair + (batch + 1) % kTiles * kBlockBytes, lane, (batch + 1) / kTiles);
+        codes.template load<Config>(tiles, lane, batch + 1);
       } else if (left > 1) {
-        pair = enter(feed);
-        codes.load(pair, lane, 0);
+        tiles = enter(feed);
+        codes.template load<Config>(tiles, lane, 0);
       }
       if (batch > 0) {
         hopper::wgmma_wait_registers<1>();
         hopper::wgmma_pin_registers(a[batch - 1]);
       }
       if (batch + 1 < kCount) {
-        codes.decode(a[batch + 1], (batch + 1) / kTiles);
+        codes.decode(a[batch + 1], batch + 1);
       } else if (left > 1) {
         codes.decode(ahead, 0);
       }
@@ -157,6 +174,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[kTokens / 2],
 template <int kTokens, typename Config>
 __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens / 2],
                                          Feed<Config>& feed, const Lane& lane) {
+  using S = Stages<Config>;
   constexpr int kTiles = Config::kTiles;
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -166,19 +184,19 @@ __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens /
   Codes codes;
 #pragma unroll 1
   for (int left = feed.count; left > 0; --left) {
-    const std::uint8_t* block = enter(feed);
+    const std::uint8_t* tiles = enter(feed);
     const std::uint32_t tokens = hopper::shared_address(feed.stages->tokens[feed.ring.stage]);
 #pragma unroll
     for (int batch = 0; batch < kBatches<Config>; ++batch) {
       std::uint32_t a[16];
-      codes.load(block + batch % kTiles * kBlockBytes, lane, batch / kTiles);
-      codes.decode(a, batch / kTiles);
+      codes.template load<Config>(tiles, lane, batch);
+      codes.decode(a, batch);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         const std::uint32_t four[4] = {a[4 * step], a[4 * step + 1], a[4 * step + 2],
                                        a[4 * step + 3]};
-        multiply_step<kTokens>(sums[batch % kTiles], four,
-                               tokens + batch / kTiles * Stages<Config>::kPanelBytes, step, lane);
+        multiply_step<kTokens>(sums[batch / S::kPanels], four,
+                               tokens + batch % S::kPanels * S::kPanelBytes, step, lane);
       }
     }
     __syncwarp();

@@ -9,19 +9,29 @@
 
 namespace deepinfer::kernels::moe_gemm {
 
-__device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high,
-                                                       std::uint32_t selector) {
-  std::uint32_t result;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
-  return result;
-}
+// A scale of a row: the lower or the upper half of a word, a power of two as bf16.
+template <int kHalf>
+struct Scale {
+  std::uint32_t word;
 
-// Exact here: the factor is a power of two, and the product is no subnormal.
-__device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t result;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-  return result;
-}
+  // Exact: the product is no subnormal. The instruction can read one half twice, so that the factor
+  // needs no word of its own.
+  __device__ __forceinline__ std::uint32_t times(std::uint32_t pair) const {
+    std::uint32_t result;
+    if constexpr (kHalf == 0) {
+      asm("{\n.reg .b16 low, high;\n.reg .b32 both;\nmov.b32 {low, high}, %2;\n"
+          "mov.b32 both, {low, low};\nmul.rn.bf16x2 %0, %1, both;\n}"
+          : "=r"(result)
+          : "r"(pair), "r"(word));
+    } else {
+      asm("{\n.reg .b16 low, high;\n.reg .b32 both;\nmov.b32 {low, high}, %2;\n"
+          "mov.b32 both, {high, high};\nmul.rn.bf16x2 %0, %1, both;\n}"
+          : "=r"(result)
+          : "r"(pair), "r"(word));
+    }
+    return result;
+  }
+};
 
 constexpr std::uint32_t kPair = 0x81C081C0u;    // where a pair's codes have to be
 constexpr std::uint32_t kFourth = 0x001B001Bu;  // where the word has those of the fourth pair
@@ -34,26 +44,27 @@ __device__ __forceinline__ std::uint32_t rotate_right(std::uint32_t word, int bi
 }
 
 // A word's eight weights, four pairs of neighbours 8 columns apart.
-__device__ __forceinline__ void decode_word(std::uint32_t word, std::uint32_t scale,
+template <int kHalf>
+__device__ __forceinline__ void decode_word(std::uint32_t word, const Scale<kHalf>& scale,
                                             std::uint32_t& first, std::uint32_t& second,
                                             std::uint32_t& third, std::uint32_t& fourth) {
-  first = multiply_bf16x2(word & kPair, scale);
-  second = multiply_bf16x2(rotate_right(word, 3) & kPair, scale);
-  third = multiply_bf16x2(rotate_right(word, 6) & kPair, scale);
-  fourth = multiply_bf16x2((word & kFourth) * kSpread & kPair, scale);
+  first = scale.times(word & kPair);
+  second = scale.times(rotate_right(word, 3) & kPair);
+  third = scale.times(rotate_right(word, 6) & kPair);
+  fourth = scale.times((word & kFourth) * kSpread & kPair);
 }
 
-// The fragments of two instructions, a[0..3] and a[4..7], from the words of rows g and g + 8.
-__device__ __forceinline__ void decode_group(std::uint32_t word0, std::uint32_t word1,
-                                             std::uint32_t scale0, std::uint32_t scale1,
-                                             std::uint32_t* a) {
-  decode_word(word0, scale0, a[0], a[2], a[4], a[6]);
-  decode_word(word1, scale1, a[1], a[3], a[5], a[7]);
-}
+// The four scales of a row in a chunk, bytes rotated left by 7 bits over the word: the exponents of
+// groups 0 and 2 are where bf16 has them, those of 1 and 3 one byte further left.
+struct RowScales {
+  std::uint32_t even;
+  std::uint32_t odd;
 
-// Byte `group` of the four of a row in a chunk, an exponent with bias 127, as bf16x2.
-__device__ __forceinline__ std::uint32_t scale_of(std::uint32_t bytes, int group) {
-  return permute_bytes(bytes, 0, 0x4440u + group) * 0x00800080u;
-}
+  __device__ __forceinline__ void from(std::uint32_t word) {
+    constexpr std::uint32_t kExponents = 0x7F807F80u;
+    even = word & kExponents;
+    odd = rotate_right(word, 8) & kExponents;
+  }
+};
 
 }  // namespace deepinfer::kernels::moe_gemm

@@ -75,7 +75,7 @@ __device__ __forceinline__ void consume(const Problem& problem, const Epilogue& 
                                         Shared<Config, Epilogue>& shared, int warpgroup) {
   const Lane lane;
   Schedule<Config> schedule(problem, shared.first_tile, shared.first_row);
-  Feed<Config> feed{&shared.stages, {}, problem.chunks, warpgroup};
+  Feed<Config> feed{&shared.stages, {}, (problem.chunks + Config::kChunks - 1) / Config::kChunks, warpgroup};
   auto& scratch = shared.scratch[warpgroup];
   Work work;
   while (schedule.next(work)) {

@@ -8,7 +8,7 @@ namespace deepinfer::kernels::moe_gemm {
 constexpr int kTileRows = 64;  // features of a packed tile and of a matrix instruction
 constexpr int kPairTiles = 2;  // packed tiles that lie side by side
 constexpr int kPairs = 2;      // of a block: 256 features
-constexpr int kChunk = 128;    // columns of a packed block and of a stage
+constexpr int kChunk = 128;    // columns of a packed block
 constexpr int kPanel = 64;     // columns of a panel of tokens: 128 bytes of bf16
 constexpr int kGroups = kChunk / 32;
 constexpr int kCodeBytes = kTileRows * kChunk / 2;
@@ -20,7 +20,8 @@ constexpr int kMaxExperts = 512;
 struct Small {
   static constexpr int kTokens = 64;  // of a tile
   static constexpr int kBox = 16;     // token rows of one copy, and what N is a multiple of
-  static constexpr int kStages = 6;
+  static constexpr int kChunks = 2;   // of a stage
+  static constexpr int kStages = 3;
   static constexpr int kWarpgroups = 4;  // that multiply
   static constexpr int kTiles = 1;       // packed tiles of each
   static constexpr int kConsumerRegisters = 112;
@@ -31,6 +32,7 @@ struct Small {
 struct Large {
   static constexpr int kTokens = 128;
   static constexpr int kBox = 32;
+  static constexpr int kChunks = 1;
   static constexpr int kStages = 4;
   static constexpr int kWarpgroups = 2;
   static constexpr int kTiles = 2;
@@ -44,11 +46,13 @@ inline constexpr int kThreads = 128 * (Config::kWarpgroups + 1);
 template <typename Config>
 struct Stages {
   static constexpr int kCount = Config::kStages;
+  static constexpr int kPanels = Config::kChunks * kChunk / kPanel;
   static constexpr int kPanelBytes = Config::kTokens * kPanel * 2;
-  static constexpr int kWeightBytes = kPairs * kPairBytes;
+  static constexpr int kPairBytesOfStage = Config::kChunks * kPairBytes;
+  static constexpr int kWeightBytes = kPairs * kPairBytesOfStage;  // [pair][chunk][tile]
   static_assert(Config::kWarpgroups * Config::kTiles == kPairs * kPairTiles);
 
-  alignas(1024) std::uint8_t tokens[kCount][kChunk / kPanel * kPanelBytes];
+  alignas(1024) std::uint8_t tokens[kCount][kPanels * kPanelBytes];
   alignas(128) std::uint8_t weights[kCount][kWeightBytes];
   alignas(8) std::uint64_t full[kCount];
   std::uint64_t empty[kCount];

@@ -20,13 +20,14 @@
 //            for w2 they are rows 64 i .. 64 i + 63. The matrix is extended by zeros to an even
 //            number of tiles and of chunks of 128 columns. weight is
 //            [experts, tile pairs, chunks, 2 tiles, 4352] bytes: 4096 bytes of codes, then 256 of
-//            scales [64 rows, 4]. Codes: 32-bit word [half][thread][4], thread = 32 w + 4 g + q,
+//            scales, a word per row in the order [w, g, r], r 1 being row 16 w + 8 + g. Codes: 32-bit word [half][thread][4], thread = 32 w + 4 g + q,
 //            word 2 s + r holds row 16 w + 8 r + g, columns 32 (2 half + s) + 8 p + 2 q + h (p < 4,
 //            h < 2) of the chunk. Sign, two bits of exponent and mantissa of a code are bits
 //            15, 8, 7, 6 of half h, rotated left by 3 p over the word, for p < 3, and 3, 1, 0, 4 of
 //            half h for p = 3: see fragment.cuh.
-//            A scale byte is 240 + scale - top, top being the row's largest scale, and row_factor
-//            is 2^(top - 127 + 13): what is multiplied are weights times 2^-13 and less, so that a
+//            A word of scales is the four bytes 240 + scale - top of the chunk's groups, the first
+//            in the lowest, rotated left by 7; top is the row's largest scale, and row_factor is
+//            2^(top - 127 + 13): what is multiplied are weights times 2^-13 and less, so that a
 //            power of two that undoes the bias of the codes is a bf16 number. Exact if top is at
 //            most 240 and scales are at least top - 112. row_factor: fp32 [experts, tiles, 64] in
 //            the order of the tiles.

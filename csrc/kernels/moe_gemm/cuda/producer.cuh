@@ -18,7 +18,7 @@ __device__ void copy_tiles(const CUtensorMap& map, const Problem& problem, Stage
   while (schedule.next(work)) {
     constexpr int kBoxBytes = Config::kBox * kPanel * 2;
     const int boxes = (work.rows + Config::kBox - 1) / Config::kBox;
-    const std::uint32_t bytes = S::kWeightBytes + kChunk / kPanel * boxes * kBoxBytes;
+    const std::uint32_t bytes = S::kWeightBytes + S::kPanels * boxes * kBoxBytes;
     const std::uint8_t* weight[kPairs];
 #pragma unroll
     for (int w = 0; w < kPairs; ++w) {
@@ -29,18 +29,18 @@ __device__ void copy_tiles(const CUtensorMap& map, const Problem& problem, Stage
                                problem.packed_chunks * kPairBytes;
     }
 #pragma unroll 1
-    for (int at = 0; at < problem.chunks; ++at) {
+    for (int at = 0; at < problem.chunks; at += Config::kChunks) {
       std::uint64_t* full = &stages.full[ring.stage];
       hopper::mbarrier_wait(&stages.empty[ring.stage], ring.phase ^ 1);
       hopper::mbarrier_arrive_expect(full, bytes);
 #pragma unroll
       for (int w = 0; w < kPairs; ++w) {
-        hopper::bulk_copy(stages.weights[ring.stage] + w * kPairBytes, weight[w], kPairBytes, full,
-                          once);
-        weight[w] += kPairBytes;
+        hopper::bulk_copy(stages.weights[ring.stage] + w * S::kPairBytesOfStage, weight[w],
+                          S::kPairBytesOfStage, full, once);
+        weight[w] += S::kPairBytesOfStage;
       }
 #pragma unroll
-      for (int panel = 0; panel < kChunk / kPanel; ++panel) {
+      for (int panel = 0; panel < S::kPanels; ++panel) {
         std::uint8_t* tokens = stages.tokens[ring.stage] + panel * S::kPanelBytes;
 #pragma unroll 1
         for (int box = 0; box < boxes; ++box) {
