@@ -62,6 +62,7 @@ def weights(bench: Bench, experts: int, seed: int) -> tuple[Tensors, Tensors, Te
 
 def activations(bench: Bench, counts: list[int], seed: int) -> Tensors:
     """Quantized normal rows sorted by expert, routing weights, and room for what comes out."""
+    from deepinfer.engine.ops.moe_gemm import room
     from deepinfer.engine.ops.quantize_rows import fp8_32
 
     torch = bench.torch
@@ -69,6 +70,7 @@ def activations(bench: Bench, counts: list[int], seed: int) -> Tensors:
     rows = sum(counts)
     codes, scale = fp8_32(torch.randn(rows, WIDTH, generator=generator, device="cuda") * 2)
     return {
+        **room("cuda"),
         "codes": codes,
         "scale": scale,
         "x": torch.full((rows, WIDTH), float("nan"), dtype=torch.bfloat16, device="cuda"),
@@ -91,8 +93,9 @@ def w13(bench: Bench, given: Tensors, packed: Tensors, tile: int = 0) -> None:
     """One launch of gate and up projections with what follows them."""
     from deepinfer.engine.ops.launch import launch
 
-    tensors = [given["x"], given["offsets"], packed["weight"], packed["row_factor"], given["routing"], given["h"]]
-    sizes = (given["x"].shape[0], packed["weight"].shape[0], WIDTH, CHANNELS, tile)
+    tensors = [given[name] if name in given else packed[name] for name in ("x", "offsets", "weight", "row_factor")]
+    tensors += [given[name] for name in ("routing", "h", "sums", "flags")]
+    sizes = (given["x"].shape[0], packed["weight"].shape[0], WIDTH, CHANNELS, given["flags"].shape[0], tile)
     launch(bench.module, "moe_gemm_w13", *tensors, *sizes, LIMIT)
 
 
@@ -100,8 +103,9 @@ def w2(bench: Bench, given: Tensors, packed: Tensors, tile: int = 0) -> None:
     """One launch of the down projection."""
     from deepinfer.engine.ops.launch import launch
 
-    tensors = [given["h"], given["offsets"], packed["weight"], packed["row_factor"], given["out"]]
-    sizes = (given["x"].shape[0], packed["weight"].shape[0], CHANNELS, WIDTH, tile)
+    tensors = [given["h"], given["offsets"], packed["weight"], packed["row_factor"]]
+    tensors += [given[name] for name in ("out", "sums", "flags")]
+    sizes = (given["x"].shape[0], packed["weight"].shape[0], CHANNELS, WIDTH, given["flags"].shape[0], tile)
     launch(bench.module, "moe_gemm_w2", *tensors, *sizes)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from deepinfer.engine.checkpoint.config import TextConfig
 from deepinfer.engine.model.state import BACKTRACK
-from deepinfer.engine.ops import mhc_fused, router
+from deepinfer.engine.ops import mhc_fused, moe_gemm, router
 from deepinfer.engine.ops.sparse_mla import ENTRY_BYTES, WINDOW_BYTES, rotation_table
 
 PAGE = 128  # tokens, and so entries of ratio 1, of a page
@@ -215,6 +215,8 @@ class Scratch:
         self.rows = self._bf16(rows, width)
         self.routing = self._fp32(rows)
         self.hidden = self._bf16(rows, inner)
+        room = moe_gemm.room(self.device)
+        self.sums, self.flags = room["sums"], room["flags"]
         self.parts = self._bf16(rows, width)
         self.shared_both, self.shared_wide = self._bf16(tokens, 2 * inner), self._fp32(tokens, 2 * inner)
         self.shared_hidden = self._bf16(tokens, inner)

@@ -170,14 +170,15 @@ class NativeLayer:
         codes = {"weight": s.y_code, "scale": s.y_scale}
         self.launches.op("dequant.fp8_block", codes, {"out": s.y_rounded[: s.tokens]}, {"block_rows": 1})
         self.launches.torch("rows by expert", glue.rows_by_expert, s, config.num_experts_per_tok)
-        given = {"x": s.rows, "offsets": s.offsets, "routing": s.routing}
+        given = {"x": s.rows, "offsets": s.offsets, "flags": s.flags, "routing": s.routing}
         given |= {"weight": weights.w13.weight, "row_factor": weights.w13.row_factor}
         scalars = {"channels": config.moe_intermediate_size, "tile": 0}
-        self.launches.op("moe_gemm.w13", given, {"h": s.hidden}, {**scalars, "limit": config.swiglu_limit})
-        given = {"x": s.hidden, "offsets": s.offsets}
+        found = {"h": s.hidden, "sums": s.sums}
+        self.launches.op("moe_gemm.w13", given, found, {**scalars, "limit": config.swiglu_limit})
+        given = {"x": s.hidden, "offsets": s.offsets, "flags": s.flags}
         given |= {"weight": weights.w2.weight, "row_factor": weights.w2.row_factor}
         scalars = {"features": config.hidden_size, "tile": 0}
-        self.launches.op("moe_gemm.w2", given, {"out": s.parts}, scalars)
+        self.launches.op("moe_gemm.w2", given, {"out": s.parts, "sums": s.sums}, scalars)
         self._join()
         positions = s.positions[:-1].view(s.tokens, -1)
         self.launches.op(

@@ -21,7 +21,10 @@ from deepinfer.engine.ops.quantizers import qdq_fp8_32
 from deepinfer.engine.ops.registry import register
 
 if TYPE_CHECKING:
-    from deepinfer.engine.ops.contract import Scalars, Tensors
+    from deepinfer.engine.ops.contract import Implementation, Scalars, Tensors
+
+
+HANDED_OVER = 256 * 128  # sums of one block of the grid
 
 
 def _products(inputs: Tensors, gated: bool, features: int) -> torch.Tensor:
@@ -92,11 +95,26 @@ _CASES = (
     ((5, 0, 70), 256, 64, 30, 0),
     ((7, 16), 5120, 64, 6, 0),
     ((100,), 2304, 128, 6, 0),
+    (tuple(1 + e % 3 for e in range(130)), 512, 1024, 6, 0),
 )
 
 
 def _weights(gated: bool, experts: int, rows: int, columns: int, spread: int, generator: torch.Generator) -> Packed:
     return pack(*random_weights(experts, rows, columns, generator, spread=spread), gated=gated)
+
+
+def _with_and_without_room(what: str, counts: tuple[int, ...], tile: int, case: Case) -> Iterator[Case]:
+    """Without room for sums; with it too where there are many experts, whose tiles may then be cut."""
+    x = case.inputs["x"]
+    rows = "rows %s" % (counts,) if len(counts) < 9 else "%d experts" % len(counts)
+    label = "%s, K %d, %s, tile %d" % (rows, x.shape[1], what, tile)
+    yield Case(label, case.inputs, case.scalars, case.out)
+    if len(counts) < 9:
+        return
+    more = room(str(x.device))
+    sums = more.pop("sums")
+    out = {**case.out, "sums": (tuple(sums.shape), sums.dtype)}
+    yield Case(label + ", room for sums", {**case.inputs, **more}, case.scalars, out)
 
 
 def _w13_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
@@ -109,7 +127,7 @@ def _w13_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
         inputs["routing"] = uniform((rows,), 0.1, 1.0, generator, device)
         scalars = {"channels": channels, "tile": tile, "limit": 10.0}
         out = {"h": ((rows, channels), torch.bfloat16)}
-        yield Case("rows %s, K %d, %d channels, tile %d" % (counts, columns, channels, tile), inputs, scalars, out)
+        yield from _with_and_without_room("%d channels" % channels, counts, tile, Case("", inputs, scalars, out))
 
 
 def _w2_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
@@ -120,7 +138,7 @@ def _w2_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
         inputs |= {"weight": packed.weight.to(device), "row_factor": packed.row_factor.to(device)}
         scalars = {"features": features, "tile": tile}
         out = {"out": ((sum(counts), features), torch.bfloat16)}
-        yield Case("rows %s, K %d, N %d, tile %d" % (counts, columns, features, tile), inputs, scalars, out)
+        yield from _with_and_without_room("N %d" % features, counts, tile, Case("", inputs, scalars, out))
 
 
 def _combine_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
@@ -134,18 +152,24 @@ def _combine_cases(generator: torch.Generator, device: str) -> Iterator[Case]:
         yield Case("%d tokens, %d choices of %d rows" % (tokens, choices, rows), inputs, {}, out)
 
 
-def _w13_native(module: ModuleType, inputs: Tensors, outputs: Tensors, scalars: Scalars) -> None:
-    rows, k = inputs["x"].shape
-    tensors = [inputs[name] for name in ("x", "offsets", "weight", "row_factor", "routing")]
-    sizes = (rows, inputs["weight"].shape[0], k, int(scalars["channels"]), int(scalars["tile"]))
-    launch(module, "moe_gemm_w13", *tensors, outputs["h"], *sizes, float(scalars["limit"]))
+def room(device: str) -> Tensors:
+    """``sums`` and ``flags`` of calls that follow one another on ``device``; 17 MB for 132 multiprocessors."""
+    cuda = device.startswith("cuda")
+    blocks = torch.cuda.get_device_properties(device).multi_processor_count if cuda else 2
+    sums = torch.empty(blocks, HANDED_OVER, dtype=torch.float32, device=device)
+    return {"sums": sums, "flags": torch.zeros(blocks, 4, dtype=torch.int32, device=device)}
 
 
-def _w2_native(module: ModuleType, inputs: Tensors, outputs: Tensors, scalars: Scalars) -> None:
-    rows, k = inputs["x"].shape
-    tensors = [inputs[name] for name in ("x", "offsets", "weight", "row_factor")]
-    sizes = (rows, inputs["weight"].shape[0], k, int(scalars["features"]), int(scalars["tile"]))
-    launch(module, "moe_gemm_w2", *tensors, outputs["out"], *sizes)
+def _native(name: str, size: str, operands: tuple[str, ...], result: str) -> Implementation:
+    def call(module: ModuleType, inputs: Tensors, outputs: Tensors, scalars: Scalars) -> None:
+        rows, k = inputs["x"].shape
+        flags, sums = inputs.get("flags"), outputs.get("sums")
+        sizes = (rows, inputs["weight"].shape[0], k, int(scalars[size]), 0 if flags is None else flags.shape[0])
+        limits = [float(scalars["limit"])] if "limit" in scalars else []
+        tensors = [inputs[key] for key in operands]
+        launch(module, name, *tensors, outputs[result], sums, flags, *sizes, int(scalars["tile"]), *limits)
+
+    return call
 
 
 def _combine_native(module: ModuleType, inputs: Tensors, outputs: Tensors, _: Scalars) -> None:
@@ -157,6 +181,17 @@ def _combine_native(module: ModuleType, inputs: Tensors, outputs: Tensors, _: Sc
 _GROUPED = (
     Argument("x", "[R, K], E4M3 times powers of two, rows sorted by expert; K a multiple of 32", ("bfloat16",)),
     Argument("offsets", "[E + 1]: expert e has rows offsets[e] to offsets[e + 1] - 1; the last is R", ("int32",)),
+)
+_OPERANDS = ("x", "offsets", "weight", "row_factor")
+_ROOM = (
+    Argument("sums", "[B, 32768], for sums that one block hands to the next", ("float32",), "work", optional=True),
+    Argument(
+        "flags",
+        "[B, 4], zeros before and after; of use if B is at least the number of multiprocessors",
+        ("int32",),
+        "inout",
+        optional=True,
+    ),
 )
 _SCALARS = {"tile": "tokens of a tile: 64 or 128; 0: by the mean"}
 _SUMS = "; sums in fp32 by ascending K, whatever the number of rows"
@@ -174,6 +209,7 @@ register(
                 Argument("row_factor", "[E, 2 * ceil(channels / 64), 64]", ("float32",)),
                 Argument("routing", "[R]", ("float32",)),
                 Argument("h", "[R, channels], E4M3 times a power of two per 32 channels", ("bfloat16",), "out"),
+                *_ROOM,
             ),
             {"channels": "of the hidden layer", **_SCALARS, "limit": "of the clamps"},
             _SOURCE + "; GLU variants, arXiv:2002.05202, clamped",
@@ -181,7 +217,7 @@ register(
         ),
         w13_reference,
         _w13_cases,
-        {"cuda": _w13_native},
+        {"cuda": _native("moe_gemm_w13", "channels", (*_OPERANDS, "routing"), "h")},
     )
 )
 register(
@@ -194,6 +230,7 @@ register(
                 Argument("weight", "[E, ceil(features / 128), 2 * ceil(K / 256), 2, 4352], of pack()", ("uint8",)),
                 Argument("row_factor", "[E, 2 * ceil(features / 128), 64]", ("float32",)),
                 Argument("out", "[R, features]", ("bfloat16",), "out"),
+                *_ROOM,
             ),
             {"features": "of the output", **_SCALARS},
             _SOURCE,
@@ -201,7 +238,7 @@ register(
         ),
         w2_reference,
         _w2_cases,
-        {"cuda": _w2_native},
+        {"cuda": _native("moe_gemm_w2", "features", _OPERANDS, "out")},
     )
 )
 register(

@@ -82,7 +82,8 @@ def _rotate(scales: torch.Tensor, bits: int) -> torch.Tensor:
     """uint8 [..., K] -> [..., K / 4, 4]: every four bytes as a word, rotated left by ``bits``."""
     words = scales.contiguous().view(torch.int32).long() & 0xFFFFFFFF
     turned = (words << bits | words >> (32 - bits)) & 0xFFFFFFFF
-    return turned.to(torch.uint32).contiguous().view(torch.uint8).unflatten(-1, (-1, 4))
+    found: torch.Tensor = turned.to(torch.uint32).contiguous().view(torch.uint8).unflatten(-1, (-1, 4))
+    return found
 
 
 def _pack_expert(weight: torch.Tensor, scale: torch.Tensor, top: torch.Tensor, gated: bool) -> torch.Tensor:

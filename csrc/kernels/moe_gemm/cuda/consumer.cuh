@@ -29,7 +29,6 @@ template <typename Config>
 struct Feed {
   Stages<Config>* stages;
   Ring<Config::kStages> ring;
-  int count;  // of stages along k
   int warpgroup;
 };
 
@@ -84,27 +83,22 @@ __device__ __forceinline__ const std::uint8_t* enter(const Feed<Config>& feed) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// sums[tile] = weights of the tile * tokens over all of K. Every stage ends with nothing in flight,
+// sums[tile] += weights of the tile * tokens over `stages` along k. Every stage ends with nothing in flight,
 // its successor's first fragment decoded: the compiler does not keep a matrix instruction whose
 // operand is in registers running across the end of a loop.
 template <int kTokens, typename Config>
 __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens / 2],
-                                         Feed<Config>& feed, const Lane& lane) {
+                                         Feed<Config>& feed, int stages, const Lane& lane) {
   using S = Stages<Config>;
   constexpr int kTiles = Config::kTiles;
   constexpr int kCount = kBatches<Config>;
   std::uint32_t ahead[16];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) sums[tile][i] = 0.0f;
-  }
   Codes codes;
   const std::uint8_t* tiles = enter(feed);
   codes.template load<Config>(tiles, lane, 0);
   codes.decode(ahead, 0);
 #pragma unroll 1
-  for (int left = feed.count; left > 0; --left) {
+  for (int left = stages; left > 0; --left) {
     const int stage = feed.ring.stage;
     const std::uint32_t tokens =
         hopper::shared_address(feed.stages->tokens[stage]) >> 4 | 1u << 16;
@@ -173,17 +167,12 @@ __device__ __forceinline__ void multiply_step(float (&sum)[kTokens / 2],
 // The same with the matrix instruction of a warp, which every device has.
 template <int kTokens, typename Config>
 __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens / 2],
-                                         Feed<Config>& feed, const Lane& lane) {
+                                         Feed<Config>& feed, int stages, const Lane& lane) {
   using S = Stages<Config>;
   constexpr int kTiles = Config::kTiles;
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) sums[tile][i] = 0.0f;
-  }
   Codes codes;
 #pragma unroll 1
-  for (int left = feed.count; left > 0; --left) {
+  for (int left = stages; left > 0; --left) {
     const std::uint8_t* tiles = enter(feed);
     const std::uint32_t tokens = hopper::shared_address(feed.stages->tokens[feed.ring.stage]);
 #pragma unroll

@@ -7,7 +7,7 @@
 
 #include "kernels/hopper/dependent_launch.cuh"
 #include "kernels/hopper/tensor_map.h"
-#include "kernels/moe_gemm/cuda/consumer.cuh"
+#include "kernels/moe_gemm/cuda/handover.cuh"
 
 namespace deepinfer::kernels::moe_gemm {
 
@@ -29,11 +29,6 @@ template <int kCount>
 __device__ __forceinline__ void take_registers() {}
 #endif
 
-// Barrier of one warpgroup; 0 is the whole block's.
-__device__ __forceinline__ void meet(int warpgroup) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
-}
-
 // One packed tile's share of a piece of work.
 struct Tile {
   int warpgroup;
@@ -51,8 +46,13 @@ __device__ __forceinline__ void run(const Problem& problem, const Work& work, Fe
                                     const Lane& lane, const Epilogue& epilogue,
                                     typename Epilogue::template Scratch<Config::kTokens>& scratch) {
   constexpr int kTiles = Config::kTiles;
-  float sums[kTiles][kTokens / 2];
-  multiply<kTokens>(sums, feed, lane);
+  float sums[kTiles][kTokens / 2] = {};
+  if (work.begin > 0) take_over<kTokens, Config>(sums, problem, feed.warpgroup, lane);
+  multiply<kTokens>(sums, feed, work.end - work.begin, lane);
+  if (work.end < problem.stages<Config>()) {
+    hand_over<kTokens, Config>(sums, problem, feed.warpgroup, lane);
+    return;
+  }
   const int first = kPairs * kPairTiles * work.quad + kTiles * feed.warpgroup;
   if (first >= kPairTiles * problem.pairs) return;
   const std::int64_t tiles = static_cast<std::int64_t>(work.expert) * problem.pairs * kPairTiles;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void consume(const Problem& problem, const Epilogue& 
                                         Shared<Config, Epilogue>& shared, int warpgroup) {
   const Lane lane;
   Schedule<Config> schedule(problem, shared.first_tile, shared.first_row);
-  Feed<Config> feed{&shared.stages, {}, (problem.chunks + Config::kChunks - 1) / Config::kChunks, warpgroup};
+  Feed<Config> feed{&shared.stages, {}, warpgroup};
   auto& scratch = shared.scratch[warpgroup];
   Work work;
   while (schedule.next(work)) {
@@ -173,12 +173,14 @@ int launch_product(const void* x, const Problem& problem, std::int64_t k,
     if (error != cudaSuccess) return error;
     prepared[device].store(true, std::memory_order_release);
   }
+  Problem known = problem;
+  if (problem.sums == nullptr || problem.blocks < count) known.flags = nullptr;
   CUtensorMap map;
   if (const cudaError_t error = map_bf16_rows(&map, x, problem.rows, k, Config::kBox);
       error != cudaSuccess) {
     return error;
   }
-  return hopper::launch_dependent(kernel, dim3(count), dim3(kThreads<Config>), kShared, stream, map, problem,
+  return hopper::launch_dependent(kernel, dim3(count), dim3(kThreads<Config>), kShared, stream, map, known,
                                   epilogue);
 }
 
@@ -199,6 +201,7 @@ inline bool allowed(const void* x, const Problem& problem, std::int64_t rows, st
   if (k < 32 || k > kMost || k % 32 != 0) return false;
   if (features < 32 || features > kMost || features % 32 != 0) return false;
   if (tile != 0 && tile != Small::kTokens && tile != Large::kTokens) return false;
+  if (reinterpret_cast<std::uintptr_t>(problem.sums) % 16 != 0) return false;
   if (!aligned(problem.offsets) || !aligned(problem.weight) || !aligned(problem.row_factor)) {
     return false;
   }
@@ -206,8 +209,9 @@ inline bool allowed(const void* x, const Problem& problem, std::int64_t rows, st
 }
 
 inline Problem problem_of(const std::int32_t* offsets, const std::uint8_t* weight,
-                          const float* row_factor, std::int64_t rows, std::int64_t experts,
-                          std::int64_t k, std::int64_t features) {
+                          const float* row_factor, float* sums, std::int32_t* flags,
+                          std::int64_t blocks, std::int64_t rows, std::int64_t experts, std::int64_t k,
+                          std::int64_t features) {
   const auto pairs = static_cast<int>((features + kPairTiles * kTileRows - 1) / (kPairTiles * kTileRows));
   return {offsets,
           weight,
@@ -217,7 +221,10 @@ inline Problem problem_of(const std::int32_t* offsets, const std::uint8_t* weigh
           static_cast<int>((k + kChunk - 1) / kChunk),
           static_cast<int>((k + 2 * kChunk - 1) / (2 * kChunk)) * 2,
           pairs,
-          (pairs + kPairs - 1) / kPairs};
+          (pairs + kPairs - 1) / kPairs,
+          sums,
+          flags,
+          static_cast<int>(blocks < 0x7FFFFFFF ? blocks : 0x7FFFFFFF)};
 }
 
 }  // namespace deepinfer::kernels::moe_gemm

@@ -15,6 +15,8 @@ constexpr int kCodeBytes = kTileRows * kChunk / 2;
 constexpr int kBlockBytes = kCodeBytes + kTileRows * kGroups;
 constexpr int kPairBytes = kPairTiles * kBlockBytes;  // of a chunk
 constexpr int kMaxExperts = 512;
+constexpr int kHandedOver = 256 * 128;  // sums of a block: features times the tokens of a large tile
+constexpr int kFlags = 4;               // of a block, one per warpgroup
 
 // Few tokens: decoding is what takes time, and four warps per scheduler hide its latency.
 struct Small {
@@ -90,6 +92,14 @@ struct Problem {
   int packed_chunks;  // of a pair: an even number
   int pairs;          // of packed tiles, per expert
   int quads;          // of two pairs: the features of a block; the last may be half
+  float* sums;        // [blocks, kHandedOver], and flags [blocks, 4]: see handover.cuh
+  int* flags;         // null: tiles are not cut
+  int blocks;         // that those two have room for
+
+  template <typename Config>
+  __host__ __device__ int stages() const {
+    return (chunks + Config::kChunks - 1) / Config::kChunks;
+  }
 };
 
 }  // namespace deepinfer::kernels::moe_gemm

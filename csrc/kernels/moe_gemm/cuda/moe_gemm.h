@@ -37,6 +37,11 @@
 //            bit. combine adds in fp32 in the order of choice, then the shared expert, and rounds
 //            once.
 // Sizes      experts 1 .. 512; rows 0 .. 2^31 - 1; k, channels and n multiples of 32.
+// sums, flags  fp32 [blocks, 32768] and int32 [blocks, 4], or null. Room for sums that one block of
+//            the grid hands to the next, where the last round of tiles does not fill the device: a
+//            tile is then cut along k, and its sums go on in the same order, bit for bit as without.
+//            Used if blocks is at least the number of multiprocessors. Flags are 0 before the first
+//            call and after every call; calls that run at once need their own.
 // tile       0: by the mean number of rows per expert. Tokens per tile otherwise: 64 or 128. It
 //            changes the time alone.
 // Pointers   Device memory of the current device, aligned to 16 bytes; no output overlaps an input.
@@ -49,14 +54,16 @@ extern "C" {
 
 int deepinfer_cuda_moe_gemm_w13(const void* x, const std::int32_t* offsets,
                                 const std::uint8_t* weight, const float* row_factor,
-                                const float* routing, void* h, std::int64_t rows,
-                                std::int64_t experts, std::int64_t k, std::int64_t channels,
+                                const float* routing, void* h, float* sums,
+                                std::int32_t* flags, std::int64_t rows, std::int64_t experts,
+                                std::int64_t k, std::int64_t channels, std::int64_t blocks,
                                 std::int64_t tile, float limit, void* stream);
 
 int deepinfer_cuda_moe_gemm_w2(const void* x, const std::int32_t* offsets,
                                const std::uint8_t* weight, const float* row_factor, void* out,
-                               std::int64_t rows, std::int64_t experts, std::int64_t k,
-                               std::int64_t n, std::int64_t tile, void* stream);
+                               float* sums, std::int32_t* flags, std::int64_t rows,
+                               std::int64_t experts, std::int64_t k, std::int64_t n,
+                               std::int64_t blocks, std::int64_t tile, void* stream);
 
 // parts: bf16 [rows, d]; positions: int32 [tokens, choices], the row of a token's choice, or -1
 // where another rank has it: such a term is left out. shared: bf16 [tokens, d]. d % 8 == 0, choices

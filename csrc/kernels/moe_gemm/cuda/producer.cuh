@@ -25,11 +25,14 @@ __device__ void copy_tiles(const CUtensorMap& map, const Problem& problem, Stage
       // The second half of an odd last quad repeats the first: it is computed and not stored.
       const int pair = min(kPairs * work.quad + w, problem.pairs - 1);
       weight[w] =
-          problem.weight + (static_cast<std::int64_t>(work.expert) * problem.pairs + pair) *
-                               problem.packed_chunks * kPairBytes;
+          problem.weight +
+          ((static_cast<std::int64_t>(work.expert) * problem.pairs + pair) * problem.packed_chunks +
+           work.begin * Config::kChunks) *
+              kPairBytes;
     }
 #pragma unroll 1
-    for (int at = 0; at < problem.chunks; at += Config::kChunks) {
+    for (int at = work.begin * Config::kChunks; at < work.end * Config::kChunks;
+         at += Config::kChunks) {
       std::uint64_t* full = &stages.full[ring.stage];
       hopper::mbarrier_wait(&stages.empty[ring.stage], ring.phase ^ 1);
       hopper::mbarrier_arrive_expect(full, bytes);

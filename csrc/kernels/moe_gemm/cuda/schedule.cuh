@@ -1,6 +1,11 @@
 // csrc/kernels/moe_gemm/cuda/schedule.cuh — which tiles a block works on: a persistent grid over
 // (expert, quad of feature tiles, tile of tokens), from the offsets in device memory. Token tiles
 // of the same features follow one another, so that weights come from device memory once.
+//
+// Rounds of whole tiles would leave blocks idle in the last one. Its tiles are cut along k into
+// ranges of stages, one per block: a block that begins a tile hands its sums to the next block, which
+// goes on from them, so that every sum has the order that it has in an uncut tile. Nobody waits
+// long: beginnings come before the rounds, middles after the first, ends after the last.
 #pragma once
 #include "kernels/moe_gemm/cuda/layout.cuh"
 
@@ -10,7 +15,9 @@ struct Work {
   int expert;
   int quad;  // of feature tiles
   int first_row;
-  int rows;  // at least 1
+  int rows;   // at least 1
+  int begin;  // first stage along k; above 0: the block before has the sums so far
+  int end;    // the stage behind the last; below their number: the next block goes on
 };
 
 // Fills the first tile and the first row of every expert; the whole block, then it has to meet.
@@ -44,32 +51,82 @@ template <typename Config>
 class Schedule {
  public:
   __device__ Schedule(const Problem& problem, const int* first_tile, const int* first_row)
-      : first_tile_(first_tile),
-        first_row_(first_row),
-        quads_(problem.quads),
-        tile_(static_cast<int>(blockIdx.x)) {}
+      : problem_(problem), first_tile_(first_tile), first_row_(first_row) {}
 
   __device__ bool next(Work& work) {
     // Read again each time: beside the accumulators there is no register for it.
-    if (tile_ >= *static_cast<const volatile int*>(first_tile_ + kMaxExperts)) return false;
-    while (tile_ >= first_tile_[expert_ + 1]) ++expert_;
-    const int token_tiles = (first_tile_[expert_ + 1] - first_tile_[expert_]) / quads_;
-    const int local = tile_ - first_tile_[expert_];
-    const int start = local % token_tiles * Config::kTokens;
-    work.expert = expert_;
-    work.quad = local / token_tiles;
-    work.first_row = first_row_[expert_] + start;
-    work.rows = min(Config::kTokens, first_row_[expert_ + 1] - first_row_[expert_] - start);
-    tile_ += static_cast<int>(gridDim.x);
-    return true;
+    const int total = *static_cast<const volatile int*>(first_tile_ + kMaxExperts);
+    const int rounds = total / static_cast<int>(gridDim.x);
+    // 0: a beginning, 1: the first round, 2: a middle, 3 ..: further rounds, then an end.
+    while (step_ <= rounds + 2) {
+      const int step = step_++;
+      const int round = step - (step < 3 ? 1 : 2);
+      if (step != 0 && step != 2 && round < rounds) {
+        place(work, round * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x));
+        work.begin = 0;
+        work.end = problem_.stages<Config>();
+        return true;
+      }
+      const Part part = step == 0 ? kBeginning : step == 2 ? kMiddle : kEnd;
+      if (rest(work, part, total, rounds)) return true;
+    }
+    return false;
   }
 
  private:
+  enum Part { kBeginning, kMiddle, kEnd };
+
+  // Blocks that share the last round's `tiles`; a tile has at most three parts.
+  __device__ int sharers(int tiles, int rounds) const {
+    const int blocks = static_cast<int>(gridDim.x);
+    if (problem_.flags == nullptr || rounds < 2) return tiles;
+    return 3 * tiles <= blocks ? 3 * tiles : 2 * tiles <= blocks ? 2 * tiles : blocks;
+  }
+
+  // This block's share of the last round, if it has such a part.
+  __device__ bool rest(Work& work, Part part, int total, int rounds) const {
+    const int tiles = total - rounds * static_cast<int>(gridDim.x);
+    const int blocks = sharers(tiles, rounds);
+    const int block = static_cast<int>(blockIdx.x);
+    if (block >= blocks) return false;
+    const int stages = problem_.stages<Config>();
+    const int from = static_cast<int>(static_cast<std::int64_t>(tiles) * stages * block / blocks);
+    const int to = static_cast<int>(static_cast<std::int64_t>(tiles) * stages * (block + 1) / blocks);
+    if (from == to) return false;
+    int tile = from / stages;
+    work.begin = from - tile * stages;
+    work.end = min(to - tile * stages, stages);
+    const Part first = work.begin == 0 ? kBeginning : work.end == stages ? kEnd : kMiddle;
+    if (part != first) {
+      if (part != kBeginning || to <= (tile + 1) * stages) return false;
+      ++tile;
+      work.begin = 0;
+      work.end = to - tile * stages;
+    }
+    place(work, rounds * static_cast<int>(gridDim.x) + tile);
+    return true;
+  }
+
+  __device__ void place(Work& work, int tile) const {
+    int low = 0;
+    int high = problem_.experts;  // of them, first_tile[low] <= tile < first_tile[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first_tile_[middle] <= tile ? low : high) = middle;
+    }
+    const int token_tiles = (first_tile_[low + 1] - first_tile_[low]) / problem_.quads;
+    const int local = tile - first_tile_[low];
+    const int start = local % token_tiles * Config::kTokens;
+    work.expert = low;
+    work.quad = local / token_tiles;
+    work.first_row = first_row_[low] + start;
+    work.rows = min(Config::kTokens, first_row_[low + 1] - first_row_[low] - start);
+  }
+
+  const Problem& problem_;
   const int* first_tile_;
   const int* first_row_;
-  int quads_;
-  int tile_;
-  int expert_ = 0;
+  int step_ = 0;
 };
 
 }  // namespace deepinfer::kernels::moe_gemm

@@ -141,13 +141,14 @@ struct SwigluQuantise {
 
 extern "C" int deepinfer_cuda_moe_gemm_w13(const void* x, const std::int32_t* offsets,
                                            const std::uint8_t* weight, const float* row_factor,
-                                           const float* routing, void* h, std::int64_t rows,
+                                           const float* routing, void* h, float* sums,
+                                           std::int32_t* flags, std::int64_t rows,
                                            std::int64_t experts, std::int64_t k,
-                                           std::int64_t channels, std::int64_t tile, float limit,
-                                           void* stream) {
+                                           std::int64_t channels, std::int64_t blocks,
+                                           std::int64_t tile, float limit, void* stream) {
   using namespace deepinfer::kernels::moe_gemm;
   if (channels < 32 || channels % 32 != 0) return cudaErrorInvalidValue;
-  const Problem problem = problem_of(offsets, weight, row_factor, rows, experts, k, 2 * channels);
+  const Problem problem = problem_of(offsets, weight, row_factor, sums, flags, blocks, rows, experts, k, 2 * channels);
   if (!allowed(x, problem, rows, experts, k, 2 * channels, tile)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   if (!aligned(routing) || !aligned(h)) return cudaErrorInvalidValue;

@@ -213,7 +213,7 @@ __device__ void gather_rows(const Problem& problem, Shared& shared) {
       __syncwarp();
       if (unit == units - 1) {
         next_window = (fetch.kinds >> ((tile + 1) % 32) & 1) != 0;
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.full[turn.buffer]);
+        mbarrier_arrive(&shared.full[turn.buffer]);
       }
       slot = slot == raw + (kSlots - 1) * kSlotBytes ? raw : slot + kSlotBytes;
       take(entries, rows, slot, next_window, held);

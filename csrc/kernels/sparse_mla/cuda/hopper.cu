@@ -23,12 +23,13 @@ __global__ void __launch_bounds__(kThreads, 1) attend(const __grid_constant__ Pr
       *reinterpret_cast<Shared*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
-      mbarrier_init(&shared.full[buffer], 4);
-      for (int part = 0; part < kParts; ++part) mbarrier_init(&shared.free[buffer][part], 8);
-      mbarrier_init(&shared.weighed[buffer], 4);
+      mbarrier_init(&shared.full[buffer], kGroup);
+      for (int part = 0; part < kParts; ++part)
+        mbarrier_init(&shared.free[buffer][part], 2 * kGroup);
+      mbarrier_init(&shared.weighed[buffer], kGroup);
     }
-    mbarrier_init(&shared.finished, 4);
-    mbarrier_init(&shared.taken, 8);
+    mbarrier_init(&shared.finished, kGroup);
+    mbarrier_init(&shared.taken, 2 * kGroup);
     mbarrier_init_fence();
   }
   __syncthreads();

@@ -25,6 +25,7 @@ struct alignas(1024) Shared {
   unsigned char query[kTileBytes];
   unsigned char weights[kPanelBytes];
   unsigned char raw[4][kSlots][kSlotBytes];
+  // Every thread that has a part in it arrives.
   std::uint64_t full[2];          // of a buffer: all rows are there
   std::uint64_t free[2][kParts];  // a part's rows have been summed
   std::uint64_t weighed[2];       // its weights are there
@@ -73,10 +74,11 @@ struct Turn {
   }
 };
 
-// What all lanes did before is done; lane 0 says so.
+// What this lane did before is done. Every lane says so for itself: racecheck does not take one
+// lane's word for its warp, and the arrivals of a converged warp are one update of the barrier.
 __device__ __forceinline__ void announce(std::uint64_t* barrier) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+  mbarrier_arrive(barrier);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
