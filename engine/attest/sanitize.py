@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Hand-overs may go through a third warp: without the option racecheck knows of direct ones alone.
 TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "hazard", "--racecheck-indirect-barrier-dependency"]}
-CASES = 6  # that one process launches, at most
+CASES = {"memcheck": 16, "racecheck": 6}  # that one process launches, at most
 SECONDS = 240  # of one process; many share the device
 _ERRORS = {"memcheck": r"ERROR SUMMARY: (\d+) error", "racecheck": r"RACECHECK SUMMARY: (\d+) hazard"}
 _LAUNCHED = r"^(\d+) cases launched$"
@@ -74,12 +74,13 @@ def sanitize(run: Run, library: str, seed: int) -> None:
         return
     owners, commands = [], []
     for tool, name in checks:
-        shards = -(-cases[name] // CASES)
+        shards = -(-cases[name] // CASES[tool])
         watched = [program, "--tool", tool, *TOOLS[tool], sys.executable, "-m", "deepinfer.engine.attest.sanitize"]
         for shard in range(shards):
             owners.append((tool, name))
             commands.append([*watched, library, str(seed), name, str(shard), str(shards)])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(run.root), os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # there are as many processes as processors
+    environment |= {"PYTHONPATH": os.pathsep.join([str(run.root), os.environ.get("PYTHONPATH", "")])}
     ended = Processes(SECONDS, run.root, environment).run(commands)
     for tool, name in checks:
         judge(run, tool, name, cases[name], [one for one, of in zip(ended, owners, strict=True) if of == (tool, name)])

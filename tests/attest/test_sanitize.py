@@ -114,6 +114,7 @@ def test_a_file_is_one_check_of_processes_that_share_its_cases(monkeypatch, tmp_
     program.write_text(TOOL)
     program.chmod(0o755)
     monkeypatch.setattr(sanitize, "SECONDS", 3)
+    monkeypatch.setattr(sanitize, "CASES", {"memcheck": 6, "racecheck": 6})
     monkeypatch.setattr(sanitize, "files", lambda seed: {"dequant": 6, "topk": 20})
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     run = Checks(tmp_path)

@@ -81,7 +81,7 @@ struct NarrowConsumer {
 #pragma unroll
     for (int block = 0; block < kBlocksPerStep; ++block) wgmma_pin(from[block]);
     __syncwarp();
-    if (elect_one()) mbarrier_arrive_at(empty + 8 * done.stage);
+    mbarrier_arrive_at(empty + 8 * done.stage);
     done.next(ring.stages);
 #pragma unroll
     for (int block = 0; block < kBlocksPerStep; ++block) {
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
   extern __shared__ char dynamic[];
   __shared__ Barriers barriers;
   Shared<T> shared(dynamic, ring, barriers);
-  open_ring(ring, barriers, 4, &x_map, &w_map);
+  open_ring<T>(ring, barriers, &x_map, &w_map);
   if (threadIdx.x < kWarpgroup) {
     produce<T>(shape, ring, &x_map, &w_map, shared, tiles);
   } else {

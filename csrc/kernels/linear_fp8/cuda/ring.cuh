@@ -34,9 +34,11 @@ struct Ring {
   __host__ __device__ int x_bytes() const { return x_rows * kStep; }
 };
 
+// Whoever writes or reads scales arrives for itself: racecheck does not take one lane's word for its
+// warp, and the arrivals of a converged warp are one update of the barrier.
 struct Barriers {
-  std::uint64_t full[kMaxStages];   // the copy engine, the warps of x's scales, the warp of w's
-  std::uint64_t empty[kMaxStages];  // every consumer warp
+  std::uint64_t full[kMaxStages];   // the lane that asks for codes, the three warps of scales
+  std::uint64_t empty[kMaxStages];  // every consumer thread
 };
 
 // Dynamic shared memory, in this order: slack to align, codes, scales.
@@ -206,7 +208,6 @@ __device__ __forceinline__ void produce_scales(const Shape& shape, const Ring& r
   F feed{shape, lane, {}, {}};
   if constexpr (kIsX) wait_for_kernels_ahead();
   const bool stores = kIsX ? lane < T::kRows : lane < T::kScaleBlocks;
-  const bool arrives = threadIdx.x % 32 == 0;
   const std::uint32_t full = shared_address(shared.barriers.full);
   const std::uint32_t empty = shared_address(shared.barriers.empty);
   Cursor at;
@@ -234,7 +235,7 @@ __device__ __forceinline__ void produce_scales(const Shape& shape, const Ring& r
           }
         }
         __syncwarp();
-        if (arrives) mbarrier_arrive_at(full + 8 * at.stage);
+        mbarrier_arrive_at(full + 8 * at.stage);
         at.next(ring.stages);
       }
     }
@@ -257,14 +258,15 @@ __device__ __forceinline__ void produce(const Shape& shape, const Ring& ring,
 }
 
 // By the whole block, before anything else. Kernels behind this one may start their own.
-__device__ __forceinline__ void open_ring(const Ring& ring, Barriers& barriers, int consumer_warps,
+template <typename T>
+__device__ __forceinline__ void open_ring(const Ring& ring, Barriers& barriers,
                                           const CUtensorMap* x_map, const CUtensorMap* w_map) {
   if (threadIdx.x == 0) {
     prefetch_tensor_map(w_map);
     prefetch_tensor_map(x_map);
     for (int i = 0; i < ring.stages; ++i) {
-      mbarrier_init(&barriers.full[i], 4);
-      mbarrier_init(&barriers.empty[i], static_cast<std::uint32_t>(consumer_warps));
+      mbarrier_init(&barriers.full[i], 1 + 3 * 32);
+      mbarrier_init(&barriers.empty[i], T::kThreads - kWarpgroup);
     }
     mbarrier_init_fence();
   }

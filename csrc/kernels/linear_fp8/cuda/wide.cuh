@@ -124,7 +124,7 @@ struct WideConsumer {
 
   __device__ __forceinline__ void release() {
     __syncwarp();
-    if (elect_one()) mbarrier_arrive_at(empty + 8 * at.stage);
+    mbarrier_arrive_at(empty + 8 * at.stage);
     at.next(ring.stages);
   }
 
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
   extern __shared__ char dynamic[];
   __shared__ Barriers barriers;
   Shared<T> shared(dynamic, ring, barriers);
-  open_ring(ring, barriers, T::kRows / 16, &x_map, &w_map);
+  open_ring<T>(ring, barriers, &x_map, &w_map);
   if (threadIdx.x < kWarpgroup) {
     if constexpr (T::kDealRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     produce<T>(shape, ring, &x_map, &w_map, shared, tiles);
