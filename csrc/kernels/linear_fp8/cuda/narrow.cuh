@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
   extern __shared__ char dynamic[];
   __shared__ Barriers barriers;
   Shared<T> shared(dynamic, ring, barriers);
-  open_ring<T>(ring, barriers, &x_map, &w_map);
+  open_ring<T>(barriers, &x_map, &w_map);
   if (threadIdx.x < kWarpgroup) {
     produce<T>(shape, ring, &x_map, &w_map, shared, tiles);
   } else {

@@ -34,8 +34,8 @@ struct Ring {
   __host__ __device__ int x_bytes() const { return x_rows * kStep; }
 };
 
-// Whoever writes or reads scales arrives for itself: racecheck does not take one lane's word for its
-// warp, and the arrivals of a converged warp are one update of the barrier.
+// Every thread with a part in the scales arrives for itself: racecheck does not take one lane's
+// word for its warp, and the arrivals of a converged warp are one update of the barrier.
 struct Barriers {
   std::uint64_t full[kMaxStages];   // the lane that asks for codes, the three warps of scales
   std::uint64_t empty[kMaxStages];  // every consumer thread
@@ -259,12 +259,13 @@ __device__ __forceinline__ void produce(const Shape& shape, const Ring& ring,
 
 // By the whole block, before anything else. Kernels behind this one may start their own.
 template <typename T>
-__device__ __forceinline__ void open_ring(const Ring& ring, Barriers& barriers,
-                                          const CUtensorMap* x_map, const CUtensorMap* w_map) {
+__device__ __forceinline__ void open_ring(Barriers& barriers, const CUtensorMap* x_map,
+                                          const CUtensorMap* w_map) {
   if (threadIdx.x == 0) {
     prefetch_tensor_map(w_map);
     prefetch_tensor_map(x_map);
-    for (int i = 0; i < ring.stages; ++i) {
+#pragma unroll  // a fixed number of barriers: tools size their records by it
+    for (int i = 0; i < kMaxStages; ++i) {
       mbarrier_init(&barriers.full[i], 1 + 3 * 32);
       mbarrier_init(&barriers.empty[i], T::kThreads - kWarpgroup);
     }

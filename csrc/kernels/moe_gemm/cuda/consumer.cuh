@@ -83,9 +83,9 @@ __device__ __forceinline__ const std::uint8_t* enter(const Feed<Config>& feed) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// sums[tile] += weights of the tile * tokens over `stages` along k. Every stage ends with nothing in flight,
-// its successor's first fragment decoded: the compiler does not keep a matrix instruction whose
-// operand is in registers running across the end of a loop.
+// sums[tile] += weights of the tile * tokens over `stages` along k. Every stage ends with nothing
+// in flight, its successor's first fragment decoded: the compiler does not keep a matrix
+// instruction whose operand is in registers running across the end of a loop.
 template <int kTokens, typename Config>
 __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens / 2],
                                          Feed<Config>& feed, int stages, const Lane& lane) {
@@ -100,15 +100,14 @@ __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens /
 #pragma unroll 1
   for (int left = stages; left > 0; --left) {
     const int stage = feed.ring.stage;
-    const std::uint32_t tokens =
-        hopper::shared_address(feed.stages->tokens[stage]) >> 4 | 1u << 16;
+    const std::uint32_t tokens = hopper::shared_address(feed.stages->tokens[stage]) >> 4 | 1u << 16;
     feed.ring.advance();
     std::uint32_t a[kCount][16];
 #pragma unroll
     for (int i = 0; i < 16; ++i) a[0][i] = ahead[i];
 #pragma unroll
     for (int batch = 0; batch < kCount; ++batch) {
-      std::uint32_t(&now)[16] = a[batch];
+      std::uint32_t (&now)[16] = a[batch];
       hopper::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -137,8 +136,7 @@ __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens /
     hopper::wgmma_pin_registers(a[kCount - 1]);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) hopper::wgmma_pin_registers(sums[tile]);
-    __syncwarp();
-    if (lane.thread % 32 == 0) hopper::mbarrier_arrive(&feed.stages->empty[stage]);
+    hopper::mbarrier_arrive(&feed.stages->empty[stage]);
   }
 }
 
@@ -158,7 +156,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[kTokens / 2],
 #pragma unroll
   for (int j = 0; j < kTokens / 8; ++j) {
     const std::uint32_t row = panel + (8 * j + lane.g) * (2 * kPanel) + 4 * lane.q;
-    float(&d)[4] = reinterpret_cast<float(&)[4]>(sum[4 * j]);
+    float (&d)[4] = reinterpret_cast<float (&)[4]>(sum[4 * j]);
     hopper::mma_bf16_16x8x16(d, a, load_shared_word(row + ((2 * step) ^ lane.g) * 16),
                              load_shared_word(row + ((2 * step + 1) ^ lane.g) * 16));
   }
@@ -188,10 +186,7 @@ __device__ __forceinline__ void multiply(float (&sums)[Config::kTiles][kTokens /
                                tokens + batch % S::kPanels * S::kPanelBytes, step, lane);
       }
     }
-    __syncwarp();
-    if (lane.thread % 32 == 0) {
-      hopper::mbarrier_arrive(&feed.stages->empty[feed.ring.stage]);
-    }
+    hopper::mbarrier_arrive(&feed.stages->empty[feed.ring.stage]);
     feed.ring.advance();
   }
 }

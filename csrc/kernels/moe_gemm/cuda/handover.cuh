@@ -1,9 +1,9 @@
-// csrc/kernels/moe_gemm/cuda/handover.cuh — sums of a tile that one block begins and the next goes on
-// with, through device memory: fp32 as they are in the accumulators, so that nothing changes.
+// csrc/kernels/moe_gemm/cuda/handover.cuh — sums of a tile that one block begins and the next goes
+// on with, through device memory: fp32 as they are in the accumulators, so that nothing changes.
 //
 // A block hands over at most once in a launch. Its flag, one per warpgroup, is 0 before and after
-// the launch. All blocks of the grid run at once or in the order of their indices, and a block waits
-// for the one before alone.
+// the launch. All blocks of the grid run at once or in the order of their indices, and a block
+// waits for the one before alone.
 #pragma once
 #include "kernels/moe_gemm/cuda/consumer.cuh"
 
@@ -24,8 +24,7 @@ __device__ __forceinline__ float4* handed_over(const Problem& problem, int block
 
 template <int kTokens, typename Config>
 __device__ __forceinline__ void hand_over(const float (&sums)[Config::kTiles][kTokens / 2],
-                                          const Problem& problem, int warpgroup,
-                                          const Lane& lane) {
+                                          const Problem& problem, int warpgroup, const Lane& lane) {
   const int block = static_cast<int>(blockIdx.x);
   float4* to = handed_over<Config>(problem, block, warpgroup, lane);
 #pragma unroll
@@ -36,16 +35,15 @@ __device__ __forceinline__ void hand_over(const float (&sums)[Config::kTiles][kT
   __threadfence();
   meet(warpgroup);
   if (lane.thread != 0) return;
-  asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(problem.flags + kFlags * block +
-                                                          warpgroup)
-               : "memory");
+  asm volatile(
+      "st.release.gpu.global.s32 [%0], 1;" ::"l"(problem.flags + kFlags * block + warpgroup)
+      : "memory");
 }
 
 // Waits for the sums of the block before.
 template <int kTokens, typename Config>
 __device__ __forceinline__ void take_over(float (&sums)[Config::kTiles][kTokens / 2],
-                                          const Problem& problem, int warpgroup,
-                                          const Lane& lane) {
+                                          const Problem& problem, int warpgroup, const Lane& lane) {
   const int block = static_cast<int>(blockIdx.x) - 1;
   if (lane.thread == 0) {
     int* flag = problem.flags + kFlags * block + warpgroup;

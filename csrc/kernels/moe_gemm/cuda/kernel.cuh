@@ -56,8 +56,7 @@ __device__ __forceinline__ void run(const Problem& problem, const Work& work, Fe
   const int first = kPairs * kPairTiles * work.quad + kTiles * feed.warpgroup;
   if (first >= kPairTiles * problem.pairs) return;
   const std::int64_t tiles = static_cast<std::int64_t>(work.expert) * problem.pairs * kPairTiles;
-  const float* factors =
-      problem.row_factor + (tiles + first) * kTileRows + 16 * lane.warp + lane.g;
+  const float* factors = problem.row_factor + (tiles + first) * kTileRows + 16 * lane.warp + lane.g;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
     const Tile tile{feed.warpgroup,
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(kThreads<Config>, 1)
     hopper::prefetch_tensor_map(&map);
     for (int stage = 0; stage < Config::kStages; ++stage) {
       hopper::mbarrier_init(&shared.stages.full[stage], 1);
-      hopper::mbarrier_init(&shared.stages.empty[stage], 4 * Config::kWarpgroups);
+      hopper::mbarrier_init(&shared.stages.empty[stage], 128 * Config::kWarpgroups);
     }
     hopper::mbarrier_init_fence();
   }
@@ -157,8 +156,8 @@ inline cudaError_t map_bf16_rows(CUtensorMap* map, const void* base, std::int64_
 }
 
 template <typename Config, typename Epilogue>
-int launch_product(const void* x, const Problem& problem, std::int64_t k,
-                   const Epilogue& epilogue, cudaStream_t stream) {
+int launch_product(const void* x, const Problem& problem, std::int64_t k, const Epilogue& epilogue,
+                   cudaStream_t stream) {
   constexpr std::size_t kShared = sizeof(Shared<Config, Epilogue>) + 1024;
   static_assert(kShared <= 227 * 1024);
   constexpr int kDevices = 64;
@@ -180,8 +179,8 @@ int launch_product(const void* x, const Problem& problem, std::int64_t k,
       error != cudaSuccess) {
     return error;
   }
-  return hopper::launch_dependent(kernel, dim3(count), dim3(kThreads<Config>), kShared, stream, map, known,
-                                  epilogue);
+  return hopper::launch_dependent(kernel, dim3(count), dim3(kThreads<Config>), kShared, stream, map,
+                                  known, epilogue);
 }
 
 template <typename Epilogue>
@@ -194,8 +193,8 @@ int launch(const void* x, const Problem& problem, std::int64_t k, std::int64_t t
 }
 
 // What both products ask of their arguments; features: rows of an expert's matrix.
-inline bool allowed(const void* x, const Problem& problem, std::int64_t rows, std::int64_t experts, std::int64_t k,
-                    std::int64_t features, std::int64_t tile) {
+inline bool allowed(const void* x, const Problem& problem, std::int64_t rows, std::int64_t experts,
+                    std::int64_t k, std::int64_t features, std::int64_t tile) {
   constexpr std::int64_t kMost = std::int64_t{1} << 20;
   if (rows < 0 || rows > 0x7FFFFFFF || experts < 1 || experts > kMaxExperts) return false;
   if (k < 32 || k > kMost || k % 32 != 0) return false;
@@ -210,9 +209,10 @@ inline bool allowed(const void* x, const Problem& problem, std::int64_t rows, st
 
 inline Problem problem_of(const std::int32_t* offsets, const std::uint8_t* weight,
                           const float* row_factor, float* sums, std::int32_t* flags,
-                          std::int64_t blocks, std::int64_t rows, std::int64_t experts, std::int64_t k,
-                          std::int64_t features) {
-  const auto pairs = static_cast<int>((features + kPairTiles * kTileRows - 1) / (kPairTiles * kTileRows));
+                          std::int64_t blocks, std::int64_t rows, std::int64_t experts,
+                          std::int64_t k, std::int64_t features) {
+  const auto pairs =
+      static_cast<int>((features + kPairTiles * kTileRows - 1) / (kPairTiles * kTileRows));
   return {offsets,
           weight,
           row_factor,

@@ -15,8 +15,9 @@ constexpr int kCodeBytes = kTileRows * kChunk / 2;
 constexpr int kBlockBytes = kCodeBytes + kTileRows * kGroups;
 constexpr int kPairBytes = kPairTiles * kBlockBytes;  // of a chunk
 constexpr int kMaxExperts = 512;
-constexpr int kHandedOver = 256 * 128;  // sums of a block: features times the tokens of a large tile
-constexpr int kFlags = 4;               // of a block, one per warpgroup
+constexpr int kHandedOver =
+    256 * 128;             // sums of a block: features times the tokens of a large tile
+constexpr int kFlags = 4;  // of a block, one per warpgroup
 
 // Few tokens: decoding is what takes time, and four warps per scheduler hide its latency.
 struct Small {

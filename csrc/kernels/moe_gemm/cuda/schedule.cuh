@@ -3,9 +3,9 @@
 // of the same features follow one another, so that weights come from device memory once.
 //
 // Rounds of whole tiles would leave blocks idle in the last one. Its tiles are cut along k into
-// ranges of stages, one per block: a block that begins a tile hands its sums to the next block, which
-// goes on from them, so that every sum has the order that it has in an uncut tile. Nobody waits
-// long: beginnings come before the rounds, middles after the first, ends after the last.
+// ranges of stages, one per block: a block that begins a tile hands its sums to the next block,
+// which goes on from them, so that every sum has the order that it has in an uncut tile. Nobody
+// waits long: beginnings come before the rounds, middles after the first, ends after the last.
 #pragma once
 #include "kernels/moe_gemm/cuda/layout.cuh"
 
@@ -91,7 +91,8 @@ class Schedule {
     if (block >= blocks) return false;
     const int stages = problem_.stages<Config>();
     const int from = static_cast<int>(static_cast<std::int64_t>(tiles) * stages * block / blocks);
-    const int to = static_cast<int>(static_cast<std::int64_t>(tiles) * stages * (block + 1) / blocks);
+    const int to =
+        static_cast<int>(static_cast<std::int64_t>(tiles) * stages * (block + 1) / blocks);
     if (from == to) return false;
     int tile = from / stages;
     work.begin = from - tile * stages;

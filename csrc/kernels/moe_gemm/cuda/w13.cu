@@ -148,11 +148,12 @@ extern "C" int deepinfer_cuda_moe_gemm_w13(const void* x, const std::int32_t* of
                                            std::int64_t tile, float limit, void* stream) {
   using namespace deepinfer::kernels::moe_gemm;
   if (channels < 32 || channels % 32 != 0) return cudaErrorInvalidValue;
-  const Problem problem = problem_of(offsets, weight, row_factor, sums, flags, blocks, rows, experts, k, 2 * channels);
+  const Problem problem =
+      problem_of(offsets, weight, row_factor, sums, flags, blocks, rows, experts, k, 2 * channels);
   if (!allowed(x, problem, rows, experts, k, 2 * channels, tile)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   if (!aligned(routing) || !aligned(h)) return cudaErrorInvalidValue;
-  const SwigluQuantise epilogue{routing, static_cast<__nv_bfloat16*>(h),
-                                static_cast<int>(channels), limit};
+  const SwigluQuantise epilogue{routing, static_cast<__nv_bfloat16*>(h), static_cast<int>(channels),
+                                limit};
   return launch(x, problem, k, tile, epilogue, static_cast<cudaStream_t>(stream));
 }

@@ -79,7 +79,8 @@ extern "C" int deepinfer_cuda_moe_gemm_w2(const void* x, const std::int32_t* off
                                           std::int64_t n, std::int64_t blocks, std::int64_t tile,
                                           void* stream) {
   using namespace deepinfer::kernels::moe_gemm;
-  const Problem problem = problem_of(offsets, weight, row_factor, sums, flags, blocks, rows, experts, k, n);
+  const Problem problem =
+      problem_of(offsets, weight, row_factor, sums, flags, blocks, rows, experts, k, n);
   if (!allowed(x, problem, rows, experts, k, n, tile)) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
   if (!aligned(out)) return cudaErrorInvalidValue;
