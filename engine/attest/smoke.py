@@ -31,12 +31,13 @@ class SmokeFailed(DeepInferError):
     code = "DI432"
 
 
-def prompts(seed: int, vocabulary: int) -> list[list[int]]:
-    """Random token ids of each length."""
+def prompts(seed: int, vocabulary: int, placeholder: int) -> list[list[int]]:
+    """Random token ids of each length, without the placeholder of an image: there is none to put there."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(3, vocabulary, (length,), generator=generator).tolist() for length in LENGTHS]
+    drawn = [torch.randint(3, vocabulary - 1, (length,), generator=generator) for length in LENGTHS]
+    return [(ids + (ids >= placeholder)).tolist() for ids in drawn]
 
 
 def smoke(run: Run, device: str) -> None:
@@ -65,7 +66,8 @@ def _tokens(folder: Path, device: str, seed: int, options: dict[str, Any]) -> li
 
     llm = LLM(folder, device=device, vision=False, progress=False, **options)
     greedy = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
-    outputs = llm.generate(prompts(seed, llm.config.text.vocab_size), greedy, use_tqdm=False)
+    drawn = prompts(seed, llm.config.text.vocab_size, llm.config.image_token_id)
+    outputs = llm.generate(drawn, greedy, use_tqdm=False)
     for output in outputs:
         if output.error is not None or len(output.token_ids) != TOKENS:
             what = "a request on %s ended with %d tokens: %s" % (

@@ -103,6 +103,15 @@ def test_a_smoke_that_compares_nothing_fails(monkeypatch, tmp_path):
     from deepinfer.engine.attest import smoke as gate
 
     monkeypatch.setattr(gate, "LENGTHS", (1,))
-    monkeypatch.setattr(gate, "prompts", lambda seed, vocabulary: [[vocabulary]])
+    monkeypatch.setattr(gate, "prompts", lambda seed, vocabulary, _: [[vocabulary]])
     with pytest.raises(gate.SmokeFailed, match="ended with 0 tokens: DI601"):
         gate.smoke(Checks(tmp_path), "cpu")
+
+
+def test_prompts_have_every_token_but_the_placeholder_of_an_image():
+    pytest.importorskip("torch", reason="not run: torch is not installed")
+    from deepinfer.engine.attest import smoke as gate
+
+    drawn = [gate.prompts(seed, 40, 21) for seed in range(20)]
+    assert all([len(ids) for ids in one] == list(gate.LENGTHS) for one in drawn)
+    assert {token for one in drawn for ids in one for token in ids} == set(range(3, 40)) - {21}
