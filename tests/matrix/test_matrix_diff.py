@@ -51,15 +51,15 @@ def test_changes_are_told_in_words(repository, edit, capsys):
     edit(
         "matrix/entries/nvidia-sm120.toml", 'compute_capabilities = ["12.0"]', 'compute_capabilities = ["12.0", "9.9"]'
     )
-    edit("rfcs/0047-sm90.md", 'id = "hopper-attention"', 'id = "hopper-kernels"')
+    edit("rfcs/0047-sm90.md", 'id = "kernels-in-the-model"', 'id = "kernels-everywhere"')
     code, out, _ = diff(repository, capsys, "HEAD")
     assert code == 0
     for line in (
         "nvidia-sm103\n  title: NVIDIA SM103 (B300, GB300) -> NVIDIA SM103 (B300)\n",
         "  require.driver: >=580.65.06 -> >=581.1\n",
         "nvidia-sm120\n  match.compute_capabilities: +9.9\n",
-        "RFC 47\n  blocker closed: hopper-attention: ",
-        "  blocker opened: hopper-kernels: ",
+        "RFC 47\n  blocker closed: kernels-in-the-model: ",
+        "  blocker opened: kernels-everywhere: ",
     ):
         assert line in out
 

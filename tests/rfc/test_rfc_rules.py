@@ -85,7 +85,7 @@ MUTANTS = [
     ("R9", [(RFC47, "counts about 499 GB", "counts about 498 GB")], "no source of it says 498 GB"),
     ("R10", [(RFC47, "DeepInfer/pull/47", "DeepInfer/issues/47")], "neither a pull request nor a commit"),
     ("R10", [(SM90, "DeepInfer/pull/47", "DeepInfer")], "neither a pull request nor a commit"),
-    ("R11", [(RFC47, 'id = "hopper-attention"', 'id = "toolkit"')], "blocker 'toolkit' is there twice"),
+    ("R11", [(RFC47, 'id = "kernels-in-the-model"', 'id = "toolkit"')], "blocker 'toolkit' is there twice"),
     ("R12", [(SM100, "until = 2027-02-28", "until = 2027-03-01")], "ends by 2027-02-28"),
     ("R12", [(SM100, WAIVER, "")], "these gates are open: capacity, probe, build, conformance, smoke, bench"),
     ("R22", [("matrix/index.json", '"engine": "compiles"', '"engine": "runs (9 ops)"')], "out of date"),
