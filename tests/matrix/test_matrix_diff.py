@@ -51,7 +51,7 @@ def test_changes_are_told_in_words(repository, edit, capsys):
     edit(
         "matrix/entries/nvidia-sm120.toml", 'compute_capabilities = ["12.0"]', 'compute_capabilities = ["12.0", "9.9"]'
     )
-    edit("rfcs/0047-sm90.md", 'id = "kernels-in-the-model"', 'id = "kernels-everywhere"')
+    edit("rfcs/0047-sm90.md", 'id = "kernels-in-the-model"', 'id = "kernels-in-the-whole-model"')
     code, out, _ = diff(repository, capsys, "HEAD")
     assert code == 0
     for line in (
@@ -59,7 +59,7 @@ def test_changes_are_told_in_words(repository, edit, capsys):
         "  require.driver: >=580.65.06 -> >=581.1\n",
         "nvidia-sm120\n  match.compute_capabilities: +9.9\n",
         "RFC 47\n  blocker closed: kernels-in-the-model: ",
-        "  blocker opened: kernels-everywhere: ",
+        "  blocker opened: kernels-in-the-whole-model: ",
     ):
         assert line in out
 
