@@ -40,7 +40,9 @@ SAID = {
     ),
     "lib_module_mismatch": "fixable | To mend: 3 | driver.libraries | not every size could be read | then ask again",
     "container_not_exposed": "fixable | exposure.nodes | not exposed: no device node here",
-    "h20_3e_x4": "draft | until its blockers are closed | kernels-in-the-model | DeepInfer/pull/47 | Device by device: 4",
+    "h20_3e_x4": (
+        "draft | until its blockers are closed | kernels-in-the-model | DeepInfer/pull/47 | Device by device: 4"
+    ),
     "h100_mig": "draft | cut into slices: 3g.40gb | not every size could be read",
     "h200_measured": "draft | Notes | TORCH_CUDA_ARCH_LIST (90a) is not obeyed",
     "ascend910c_a3_cann91": "draft | RFC 46 | w8a8-weights | Device by device: 16",
